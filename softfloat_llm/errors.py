@@ -1,0 +1,71 @@
+"""Every exception that this package raises. Each says what was being done, what was found and what to do.
+
+The command line turns them into exit codes: 2 where the words were wrong, 3 where an input cannot be used.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SoftfloatError(Exception):
+    """Base of all errors that a person's input can cause."""
+
+    exit_code = 3
+
+
+class WordError(SoftfloatError):
+    """The words of a request are wrong: an unknown name, a malformed text form."""
+
+    exit_code = 2
+
+
+class FormatError(WordError):
+    """An unknown format, or values that a format cannot hold."""
+
+
+class OrderError(WordError):
+    """A summation order that cannot be parsed, or cannot be applied."""
+
+
+class PrecisionError(WordError):
+    """A precision whose text or combination of stages has no meaning."""
+
+
+class RecipeError(WordError):
+    """A recipe, site or stage that does not exist, or sites whose formats do not fit together."""
+
+
+class CheckpointError(SoftfloatError):
+    """A checkpoint file that is missing, damaged, or does not match its config."""
+
+
+class ConfigError(SoftfloatError):
+    """A model configuration with a key or value that cannot be honoured."""
+
+
+class TokenError(SoftfloatError):
+    """Tokens or a prompt that the model cannot take."""
+
+
+class NonFiniteError(SoftfloatError):
+    """A token was asked of a row that holds NaN, or an accumulator left the range of its format."""
+
+
+class RunError(SoftfloatError):
+    """A saved run that cannot be read, or two runs that cannot be compared."""
+
+
+class GoldenError(SoftfloatError):
+    """A golden folder that is incomplete, or would be overwritten."""
+
+
+class FetchError(SoftfloatError):
+    """A download or conversion that did not produce what was expected."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a message: " Did you mean 'bf16'?", or nothing when no known word is near."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {found[0]!r}?" if found else ""
