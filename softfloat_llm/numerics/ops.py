@@ -1,0 +1,229 @@
+"""add, sub, mul, div, sqrt, fma: one exact operation, one rounding.
+
+Each operation finds its exact result as a pair (s, e) of float64 with s = fl(s + e), and rounds that pair once. Where a
+pair is not enough (operands wider than float32's 24 bits) the exact fractions are used, element by element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from softfloat_llm.errors import FormatError
+from softfloat_llm.numerics.exact import round_exact
+from softfloat_llm.numerics.formats import Float64Array, Format, format_of
+from softfloat_llm.numerics.rounding import carry, check_mode, flush, round_pair, two_sum
+
+Pair = tuple[Float64Array, Float64Array]
+
+
+def add(x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
+    """x + y, rounded once to the format (of the operands where `fmt` is not given).
+
+    x, y: arrays that broadcast, of one format; Python numbers and float64 arrays are taken as the reals that they are.
+    **Rounds:** once. An exact zero sum is +0 (-0 toward_negative); -0 + -0 = -0. **Raises** FormatError where the
+    operands have two formats.
+
+    >>> add(256, 1, "bf16"), add(256, 1, "bf16", "toward_positive")
+    (256.0, 258.0)
+    """
+    return _run("+", _add_pair, _add_fraction, (x, y), fmt, mode, subnormals)
+
+
+def sub(x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
+    """x - y, rounded once; otherwise as `add`."""
+    return _run("-", _sub_pair, _sub_fraction, (x, y), fmt, mode, subnormals)
+
+
+def mul(x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
+    """x * y, rounded once; otherwise as `add`.
+
+    >>> mul(1.3125, 7.96875, "bf16", "toward_positive")
+    10.5
+    """
+    return _run("*", _mul_pair, _mul_fraction, (x, y), fmt, mode, subnormals)
+
+
+def div(x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
+    """x / y, rounded once; x/0 is an infinity, 0/0 NaN. Otherwise as `add`."""
+    return _run("/", _div_pair, _div_fraction, (x, y), fmt, mode, subnormals)
+
+
+def sqrt(x: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
+    """The square root of x, rounded once; sqrt(-0) = -0, and NaN below zero. Otherwise as `add`."""
+    return _run("sqrt", _sqrt_pair, _sqrt_fraction, (x,), fmt, mode, subnormals)
+
+
+def fma(
+    x: Any, y: Any, z: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep"
+) -> Any:
+    """x*y + z, rounded once (the product is not rounded). Otherwise as `add`.
+
+    >>> fma(1 + 2**-10, 1 - 2**-10, -1, "f16")   # the rounded product would be 1, and the result 0
+    -9.5367431640625e-07
+    """
+    return _run("fma", _fma_pair, _fma_fraction, (x, y, z), fmt, mode, subnormals)
+
+
+def common_format(operands: tuple[Any, ...], what: str) -> Format | None:
+    """The one format that the operands' dtypes name; None where they name none (Python numbers, float64, integers).
+
+    Raises FormatError where two formats meet.
+    """
+    named = []
+    for operand in operands:
+        dtype = getattr(operand, "dtype", None)
+        if dtype is not None and dtype.kind not in "iub" and dtype != np.float64:
+            named.append(format_of(dtype))
+    if len(set(named)) > 1:
+        raise FormatError(
+            f"{what} of operands in {' and '.join(str(f) for f in named)}: they must share one format."
+            " Round one of them first, with round_to."
+        )
+    return named[0] if named else None
+
+
+def _run(
+    what: str,
+    as_pair: Callable[..., Pair],
+    as_fraction: Callable[..., Fraction | float],
+    operands: tuple[Any, ...],
+    fmt: str | Format | None,
+    mode: str,
+    subnormals: str,
+) -> Any:
+    check_mode(mode)
+    operand_format = common_format(operands, what)
+    if fmt is None and operand_format is None:
+        raise FormatError(f"{what} of plain numbers needs the format of its result, such as fmt='bf16'.")
+    out = format_of(fmt) if fmt is not None else operand_format
+    assert out is not None
+    wide = np.broadcast_arrays(*(np.asarray(o).astype(np.float64) for o in operands))
+    if "daz" in subnormals:
+        wide = tuple(flush(w, operand_format or out) for w in wide)
+    with np.errstate(all="ignore"):
+        if all(_fits_f32(w) for w in wide):
+            s, e = as_pair(*wide)
+            rounded = round_pair(s, e, out, mode, subnormals=subnormals)
+        else:
+            rounded = _by_fractions(as_fraction, wide, out, mode, subnormals)
+        if what in ("+", "-", "fma") and mode == "toward_negative":
+            rounded = _zero_sums_toward_negative(what, wide, rounded)
+    return rounded.item() if rounded.ndim == 0 else carry(rounded, out)
+
+
+def _fits_f32(x: Float64Array) -> bool:
+    return bool(np.array_equal(x.astype(np.float32), x, equal_nan=True))
+
+
+def _add_pair(x: Float64Array, y: Float64Array) -> Pair:
+    return two_sum(x, y)
+
+
+def _sub_pair(x: Float64Array, y: Float64Array) -> Pair:
+    return two_sum(x, -y)
+
+
+def _mul_pair(x: Float64Array, y: Float64Array) -> Pair:
+    """Two significands of 24 bits make 48: exact in float64, whose exponents reach far below 2^-298."""
+    return x * y, np.zeros_like(x)
+
+
+def _fma_pair(x: Float64Array, y: Float64Array, z: Float64Array) -> Pair:
+    return two_sum(x * y, z)
+
+
+def _div_pair(x: Float64Array, y: Float64Array) -> Pair:
+    """The quotient q and the sign of its remainder x - q*y, which is exact: q is split in halves of 26 and 27 bits."""
+    q = x / y
+    remainder = _minus_product(x, q, y)
+    return q, np.where(np.isfinite(q) & (y != 0), np.sign(remainder) * np.sign(y), 0.0)
+
+
+def _sqrt_pair(x: Float64Array) -> Pair:
+    """The root r and the sign of x - r*r, exact by the same split (r has at most 53 bits, x at most 24)."""
+    r = np.sqrt(x)
+    high = _upper_half(r)
+    low = r - high
+    remainder = ((x - high * high) - 2.0 * high * low) - low * low
+    return r, np.where(np.isfinite(r), np.sign(remainder), 0.0)
+
+
+def _minus_product(x: Float64Array, q: Float64Array, y: Float64Array) -> Float64Array:
+    """x - q*y without error, for y of 24 bits and q = fl(x / y).
+
+    q = high + low with 26 and 27 bits, so both products have at most 51 bits. x - high*y is a multiple of its last
+    place and smaller than 2^27 of them; so is the final difference.
+    """
+    high = _upper_half(q)
+    return (x - high * y) - (q - high) * y
+
+
+def _upper_half(q: Float64Array) -> Float64Array:
+    """q with its 27 last significand bits cleared."""
+    return (np.ascontiguousarray(q).view(np.int64) & np.int64(-1 << 27)).view(np.float64)
+
+
+def _by_fractions(
+    as_fraction: Callable[..., Fraction | float], wide: Any, out: Format, mode: str, subnormals: str
+) -> Float64Array:
+    results = [
+        round_exact(as_fraction(*(float(o) for o in operands)), out, mode, subnormals=subnormals)
+        for operands in zip(*(w.ravel() for w in wide), strict=True)
+    ]
+    return np.array(results, np.float64).reshape(wide[0].shape)
+
+
+def _finite(*operands: float) -> bool:
+    return all(math.isfinite(o) for o in operands)
+
+
+def _add_fraction(x: float, y: float) -> Fraction | float:
+    return Fraction(x) + Fraction(y) if _finite(x, y) and (x or y) else x + y
+
+
+def _sub_fraction(x: float, y: float) -> Fraction | float:
+    return _add_fraction(x, -y)
+
+
+def _mul_fraction(x: float, y: float) -> Fraction | float:
+    return Fraction(x) * Fraction(y) if _finite(x, y) and x and y else x * y
+
+
+def _div_fraction(x: float, y: float) -> Fraction | float:
+    return Fraction(x) / Fraction(y) if _finite(x, y) and x and y else float(np.float64(x) / np.float64(y))
+
+
+def _fma_fraction(x: float, y: float, z: float) -> Fraction | float:
+    product = _mul_fraction(x, y)
+    if isinstance(product, Fraction) and math.isfinite(z):
+        return product + Fraction(z)
+    return float(product) + z if not isinstance(product, Fraction) else z
+
+
+def _sqrt_fraction(x: float) -> Fraction | float:
+    """The root to 128 bits beyond the operand's scale, with a last bit that says whether something was left over."""
+    if not (math.isfinite(x) and x > 0):
+        return float(np.sqrt(np.float64(x)))
+    value = Fraction(x)
+    scale = 4**160
+    scaled = value * scale**8  # more than float64's smallest exponent, so an integer
+    root = math.isqrt(int(scaled))
+    sticky = Fraction(0) if root * root == scaled else Fraction(1, 2)
+    return (root + sticky) / Fraction(2**160) ** 8
+
+
+def _zero_sums_toward_negative(what: str, wide: Any, rounded: Float64Array) -> Float64Array:
+    """IEEE 754-2019, section 6.3: a sum that is exactly zero is -0 in this mode, unless both terms are +0."""
+    if what == "fma":
+        first, second = wide[0] * wide[1], wide[2]
+    else:
+        first, second = wide[0], (wide[1] if what == "+" else -wide[1])
+    is_both_positive = (first == 0) & (second == 0) & ~np.signbit(first) & ~np.signbit(second)
+    is_exact_zero = (first + second == 0) & (first == -second)
+    return np.where(is_exact_zero & ~is_both_positive, -0.0, rounded)
+

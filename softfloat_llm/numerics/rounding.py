@@ -1,0 +1,328 @@
+"""Rounding on arrays: the only place where bits are lost.
+
+`round_to` is the narrowing verb that everybody calls; `round_wide` is its inner form, float64 in and float64 out.
+`to_odd_pair` is the cure for double rounding: it turns an unevaluated sum of two float64 into one float64 from which
+any narrower rounding is right (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, IEEE TC 57(4), 2008).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from softfloat_llm.errors import FormatError, nearest
+from softfloat_llm.numerics import exact
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, decode, encode, f16, f32, f64, format_of
+
+Mode = Literal["ties_to_even", "ties_to_away", "toward_zero", "toward_positive", "toward_negative", "to_odd"]
+Overflow = Literal["ieee", "saturate"]
+Subnormals = Literal["keep", "ftz", "daz", "ftz+daz"]
+MODES: tuple[str, ...] = get_args(Mode)
+OVERFLOWS: tuple[str, ...] = get_args(Overflow)
+SUBNORMALS: tuple[str, ...] = get_args(Subnormals)
+
+EXPONENT_MASK = np.int64(0x7FF0_0000_0000_0000)  # of float64
+_NATIVE = {f16: np.float16, f32: np.float32}  # NumPy casts from float64 to these by one rounding, ties to even
+
+
+def check_mode(mode: str) -> None:
+    """Raises FormatError for a word that is not a rounding mode."""
+    if mode not in MODES:
+        raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, MODES)} Known: {', '.join(MODES)}.")
+
+
+def check_option(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Raises FormatError for a value that an option does not have."""
+    if value not in known:
+        raise FormatError(f"Unknown {name} {value!r}.{nearest(value, known)} Known: {', '.join(known)}.")
+
+
+def round_to(
+    x: Any, fmt: str | Format, mode: str = "ties_to_even", *, overflow: str = "ieee", subnormals: str = "keep"
+) -> Any:
+    """x rounded once to the format.
+
+    x (...): floats of any NumPy or ml_dtypes dtype, integers of any size, or Fractions. The result (...) has the
+    format's carrier dtype (`Format.dtype`); a scalar gives a Python float.
+    **Rounds:** once, from the exact value. `overflow="ieee"`: as the mode says, or NaN in a format without infinities;
+    `"saturate"`: the largest finite value. `subnormals`: `daz` takes a subnormal x for a zero, `ftz` gives a zero where
+    the rounding with unbounded exponent lies below the smallest normal value.
+    **Raises** FormatError for an unknown format, mode or option, or an x that is not real numbers.
+
+    >>> round_to(257, "bf16"), round_to(1 + 2**-8 + 2**-40, "bf16"), round_to(0.1, "bf16", "toward_zero")
+    (256.0, 1.0078125, 0.099609375)
+
+    **Source:** IEEE 754-2019, sections 4.3 and 7.4 to 7.5.
+    """
+    fmt = format_of(fmt)
+    check_mode(mode)
+    check_option("overflow", overflow, OVERFLOWS)
+    check_option("subnormals", subnormals, SUBNORMALS)
+    values = x if isinstance(x, np.ndarray) else np.asarray(x)
+    wide = as_float64(values)
+    if wide is None:
+        rounded = _round_objects(values, fmt, mode, overflow, subnormals)
+    else:
+        rounded = round_wide(wide, fmt, mode, overflow=overflow, subnormals=subnormals)
+    return rounded.item() if values.ndim == 0 else carry(rounded, fmt)
+
+
+def as_float64(values: Array) -> Float64Array | None:
+    """The same numbers as float64, or None where float64 cannot hold them all exactly.
+
+    Raises FormatError for what is not real numbers (complex, text, dates).
+    """
+    kind = values.dtype.kind
+    if kind == "O":
+        return None
+    if kind in "cSUmM" or (kind == "V" and values.dtype.names is not None):
+        raise FormatError(f"Only real numbers can be rounded, not an array of {values.dtype}.")
+    if kind in "iu" and values.dtype.itemsize == 8 and values.size:
+        return values.astype(np.float64) if _fits_53_bits(values) else None
+    wide = values.astype(np.float64)
+    if values.dtype.itemsize > 8 and not np.array_equal(wide.astype(values.dtype), values, equal_nan=True):
+        return None
+    return wide
+
+
+def _fits_53_bits(values: Array) -> bool:
+    return int(values.max()) <= 1 << 53 and int(values.min()) >= -(1 << 53)
+
+
+def _round_objects(values: Array, fmt: Format, mode: str, overflow: str, subnormals: str) -> Float64Array:
+    """Integers beyond 53 bits, Fractions and extended floats, one by one through the exact form."""
+    flat = [
+        exact.round_exact(_real(v), fmt, mode, overflow=overflow, subnormals=subnormals) for v in values.ravel().tolist()
+    ]
+    return np.array(flat, np.float64).reshape(values.shape)
+
+
+def _real(value: Any) -> exact.Real:
+    if isinstance(value, (int, float, Fraction)):
+        return value
+    if isinstance(value, np.floating):
+        return Fraction(*value.as_integer_ratio()) if np.isfinite(value) else float(value)
+    raise FormatError(f"Only real numbers can be rounded, not {value!r}.")
+
+
+def carry(wide: Array, fmt: Format) -> Array:
+    """Values of the format, moved to its carrier dtype. Nothing is rounded."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return wide.astype(fmt.dtype)
+
+
+def widen(x: Array) -> Float64Array:
+    """The same values as float64. Nothing is rounded."""
+    return np.asarray(x).astype(np.float64)
+
+
+def round_wide(
+    x: Float64Array, fmt: Format, mode: str = "ties_to_even", *, overflow: str = "ieee", subnormals: str = "keep"
+) -> Float64Array:
+    """`round_to` for float64 arrays, without moving the result to the format's carrier dtype.
+
+    x (...) float64; the result (...) is a new float64 array. **Rounds:** once.
+    """
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if "daz" in subnormals:
+            x = flush(x, fmt)
+        if fmt in _NATIVE and mode == "ties_to_even" and overflow == "ieee" and "ftz" not in subnormals:
+            return x.astype(_NATIVE[fmt]).astype(np.float64)
+        if fmt is f64:
+            return flush(x, fmt) if "ftz" in subnormals else x.copy()
+        rounded = _on_grid(x, fmt, mode, fmt.smallest_normal)
+        if "ftz" in subnormals:
+            rounded = _flush_tiny(rounded, x, fmt, mode)
+        return _specials(_overflowed(rounded, fmt, mode, overflow), x, fmt)
+
+
+def flush(x: Float64Array, fmt: Format) -> Float64Array:
+    """x with the format's subnormals replaced by zeros of their sign."""
+    return np.where(np.abs(x) < fmt.smallest_normal, np.copysign(0.0, x), x)
+
+
+def _on_grid(x: Float64Array, fmt: Format, mode: str, floor: float) -> Float64Array:
+    """x rounded to `precision` bits; below `floor` (a power of two) to the grid of `floor`. No overflow, no specials.
+
+    The scaling by the quantum is exact: it is a power of two, and the quotient stays far inside float64.
+    """
+    binade = (np.ascontiguousarray(x).view(np.int64) & EXPONENT_MASK).view(np.float64)
+    quantum = np.clip(binade, floor, 2.0 * 2.0**fmt.emax) * fmt.eps
+    return _to_integer(x / quantum, mode) * quantum
+
+
+def _to_integer(y: Float64Array, mode: str) -> Float64Array:
+    """y rounded to an integer; a zero keeps the sign of y. |y| below 2^53, or y already an integer."""
+    match mode:
+        case "ties_to_even":
+            return np.rint(y)
+        case "toward_zero":
+            return np.trunc(y)
+        case "toward_positive":
+            return np.ceil(y)
+        case "toward_negative":
+            return np.floor(y)
+    below = np.trunc(y)
+    rest = np.abs(y - below)
+    if mode == "ties_to_away":
+        goes_away = rest >= 0.5
+    else:  # to_odd
+        goes_away = (rest > 0) & (np.trunc(below * 0.5) * 2.0 == below)
+    return np.copysign(np.abs(below) + goes_away, y)
+
+
+def _flush_tiny(rounded: Float64Array, x: Float64Array, fmt: Format, mode: str) -> Float64Array:
+    """Tininess after rounding with unbounded exponent: 2^emin (1 - 2^-p-1) is kept, 2^emin (1 - 2^-p) is flushed."""
+    is_small = np.abs(x) < fmt.smallest_normal
+    if not is_small.any():
+        return rounded
+    unbounded = _on_grid(x[is_small], fmt, mode, 2.0**-1000)
+    kept = np.where(np.abs(unbounded) < fmt.smallest_normal, np.copysign(0.0, unbounded), unbounded)
+    rounded[is_small] = kept
+    return rounded
+
+
+def _overflowed(rounded: Float64Array, fmt: Format, mode: str, overflow: str) -> Float64Array:
+    is_beyond = np.abs(rounded) > fmt.max
+    if not is_beyond.any():
+        return rounded
+    is_negative = rounded < 0
+    largest = np.where(is_negative, -fmt.max, fmt.max)
+    beyond = np.where(is_negative, -np.inf, np.inf) if fmt.has_infinity else np.full(rounded.shape, np.nan)
+    if overflow == "saturate" or not (fmt.has_infinity or fmt.has_nan):
+        result = largest
+    else:
+        # an infinite operand is no overflow: it stays infinite, in the directed modes too
+        goes_away = np.isinf(rounded) | _overflow_goes_away(mode, is_negative)
+        result = np.where(goes_away, beyond, largest)
+    return np.where(is_beyond, result, rounded)
+
+
+def _overflow_goes_away(mode: str, is_negative: Array) -> Any:
+    match mode:
+        case "toward_positive":
+            return ~is_negative
+        case "toward_negative":
+            return is_negative
+        case "toward_zero" | "to_odd":
+            return False
+    return True
+
+
+def _specials(rounded: Float64Array, x: Float64Array, fmt: Format) -> Float64Array:
+    """Where the format lacks what float64 has: NaN, -0, a zero, negative values. As ml_dtypes does."""
+    if not fmt.has_nan:
+        rounded = np.where(np.isnan(rounded), -np.copysign(0.0, x), rounded)
+    if not fmt.has_zero:
+        rounded = np.where((rounded == 0) & (x != 0), fmt.smallest_normal, rounded)
+        rounded = np.where((x <= 0) | np.isnan(x), np.nan, rounded)
+    if not fmt.has_negative_zero:
+        rounded = rounded + 0.0
+    return rounded
+
+
+def two_sum(x: Array, y: Array) -> tuple[Array, Array]:
+    """s = fl(x + y) and its exact error e, so that s + e = x + y. Six operations; no condition on the magnitudes.
+
+    Source: Knuth, The Art of Computer Programming 2, section 4.2.2, theorem B.
+    """
+    s = x + y
+    z = s - x
+    return s, (x - (s - z)) + (y - z)
+
+
+def to_odd_pair(s: Float64Array, e: Float64Array) -> Float64Array:
+    """The real number s + e rounded to odd, where s = fl(s + e) to nearest: float64 arrays of one shape.
+
+    Where e is not zero and the last bit of s is even, s moves one ulp towards e. Rounding the result to any format of
+    at most 51 bits, in any mode, equals one rounding of s + e. An infinite or NaN s is left alone.
+    """
+    bits = np.ascontiguousarray(s).view(np.int64)
+    is_moved = (e != 0) & np.isfinite(e) & (bits & 1 == 0)
+    step = np.where((e > 0) == (s > 0), np.int64(1), np.int64(-1))
+    return (bits + np.where(is_moved, step, np.int64(0))).view(np.float64)
+
+
+def round_pair(
+    s: Float64Array, e: Float64Array, fmt: Format, mode: str, *, overflow: str = "ieee", subnormals: str = "keep"
+) -> Float64Array:
+    """The real number s + e (s = fl(s + e)) rounded once to the format; float64 arrays in and out."""
+    if fmt is not f64:
+        return round_wide(to_odd_pair(s, e), fmt, mode, overflow=overflow, subnormals=subnormals)
+    is_up = (e > 0) & np.isfinite(e)
+    is_down = (e < 0) & np.isfinite(e)
+    match mode:
+        case "toward_positive":
+            return np.where(is_up, np.nextafter(s, np.inf), s)
+        case "toward_negative":
+            return np.where(is_down, np.nextafter(s, -np.inf), s)
+        case "toward_zero":
+            is_beyond = (is_down & (s > 0)) | (is_up & (s < 0))
+            return np.where(is_beyond, np.nextafter(s, 0.0), s)
+        case "to_odd":
+            return to_odd_pair(s, e)
+        case "ties_to_away":
+            is_tie = np.abs(e) * 2 == np.abs(np.nextafter(s, np.copysign(np.inf, s)) - s)
+            is_away = is_tie & ((e > 0) == (s > 0))
+            return np.where(is_away, np.nextafter(s, np.copysign(np.inf, s)), s)
+    return s.copy()
+
+
+def ulp(x: npt.ArrayLike, fmt: str | Format) -> Any:
+    """Distance to the next value of the format in x's binade; the smallest subnormal at zero. x (...), float64 out.
+
+    >>> ulp(20.0, "bf16"), ulp(20.0, "f16")
+    (0.125, 0.015625)
+    """
+    fmt = format_of(fmt)
+    wide = np.asarray(x).astype(np.float64)
+    binade = (np.ascontiguousarray(wide).view(np.int64) & EXPONENT_MASK).view(np.float64).reshape(wide.shape)
+    step = np.where(np.isfinite(wide), np.maximum(binade, fmt.smallest_normal) * fmt.eps, np.nan)
+    return step.item() if wide.ndim == 0 else step
+
+
+def ordinal(x: npt.ArrayLike, fmt: str | Format) -> npt.NDArray[np.int64]:
+    """The place of each value in the format's order: 0 for both zeros, 1 for the smallest positive value, and so on.
+
+    x (...) values of the format, infinities included. NaN has no place: it gives the smallest int64.
+    """
+    fmt = format_of(fmt)
+    wide = np.asarray(x)
+    codes = encode(wide, fmt).astype(np.int64)
+    values = wide.astype(np.float64)
+    is_negative = np.signbit(values) & fmt.is_signed
+    magnitude = np.where(is_negative, codes & ~(np.int64(-1) << np.int64(fmt.bits - 1)), codes)
+    places = np.where(is_negative, -magnitude, magnitude)
+    return np.where(np.isnan(values), np.iinfo(np.int64).min, places)
+
+
+def ulp_distance(a: npt.ArrayLike, b: npt.ArrayLike, fmt: str | Format) -> npt.NDArray[np.int64]:
+    """How many steps of the format lie between a and b (...). Two NaN are 0 apart, a NaN and a number the largest int64.
+
+    >>> int(ulp_distance(22.375, 22.25, "bf16"))
+    1
+    """
+    low, high = ordinal(a, fmt), ordinal(b, fmt)
+    no_place = np.iinfo(np.int64).min
+    is_apart = (low == no_place) != (high == no_place)
+    distance = np.abs(np.where(is_apart, 0, high) - np.where(is_apart, 0, low))
+    return np.where(is_apart, np.iinfo(np.int64).max, distance)
+
+
+def neighbours(x: float, fmt: str | Format) -> tuple[float, float]:
+    """The largest value of the format not above x, and the smallest not below it (both x, where the format holds x).
+
+    >>> neighbours(22.277479, "bf16")
+    (22.25, 22.375)
+    """
+    return float(round_to(x, fmt, "toward_negative")), float(round_to(x, fmt, "toward_positive"))
+
+
+def value_of_ordinal(places: npt.ArrayLike, fmt: str | Format) -> Float64Array:
+    """The values at the given places of the format's order (the inverse of `ordinal`)."""
+    fmt = format_of(fmt)
+    places = np.asarray(places, np.int64)
+    return np.copysign(decode(np.abs(places), fmt), places)
