@@ -1,0 +1,86 @@
+"""Small random Llama checkpoints, written where a test wants them. Use: `from tests.checkpoints import write_checkpoint`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from softfloat_llm.io.safetensors import write_tensors
+from softfloat_llm.llama.config import config_from_dict
+from softfloat_llm.llama.weights import tensor_shapes
+
+Array = npt.NDArray[Any]
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def config_dict(**changes: Any) -> dict[str, Any]:
+    """The config.json of a Llama of two layers, grouped heads, head size 4. A change to `...` removes the key."""
+    entries: dict[str, Any] = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 32,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 4,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": False,
+        "eos_token_id": 2,
+    }
+    entries |= changes
+    return {key: value for key, value in entries.items() if value is not ...}
+
+
+def random_tensors(
+    entries: dict[str, Any] | None = None, dtype: npt.DTypeLike = BF16, seed: int = 0, scale: float = 0.25
+) -> dict[str, Array]:
+    """Every tensor that the config asks for: normal values of size `scale`, norms near 1; the same for a seed."""
+    draw = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in tensor_shapes(config_from_dict(entries or config_dict())).items():
+        values = draw.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+        tensors[name] = (values + np.float32("norm" in name)).astype(dtype)
+    return tensors
+
+
+def write_checkpoint(
+    folder: Path,
+    entries: dict[str, Any] | None = None,
+    tensors: dict[str, Array] | None = None,
+    *,
+    shards: int = 1,
+    tokenizer: str | None = None,
+) -> Path:
+    """Write a Hugging Face folder: config.json, the tensors in `shards` files, and tokenizer.json where given."""
+    entries = config_dict() if entries is None else entries
+    tensors = random_tensors(entries) if tensors is None else tensors
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(entries))
+    if tokenizer is not None:
+        (folder / "tokenizer.json").write_text(tokenizer)
+    if shards == 1:
+        write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+    else:
+        _write_shards(folder, tensors, shards)
+    return folder
+
+
+def _write_shards(folder: Path, tensors: dict[str, Array], shards: int) -> None:
+    names = sorted(tensors)
+    placed = {
+        name: f"model-{i * shards // len(names) + 1:05d}-of-{shards:05d}.safetensors" for i, name in enumerate(names)
+    }
+    for shard in set(placed.values()):
+        write_tensors(folder / shard, {name: tensors[name] for name in names if placed[name] == shard})
+    index = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": placed}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
