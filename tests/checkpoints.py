@@ -1,4 +1,4 @@
-"""Small random Llama checkpoints, written where a test wants them. Use: `from tests.checkpoints import write_checkpoint`."""
+"""Small random Llama checkpoints, written where a test wants them: `from tests.checkpoints import write_checkpoint`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -12,24 +12,32 @@ from softfloat_llm.errors import TokenError
 
 
 class Tokenizer:
-    """The tokenizer of a checkpoint, read from `tokenizer.json`, or from its text, when it is first needed."""
+    """The tokenizer of a checkpoint, read from `path` when it is first needed.
 
-    def __init__(self, path: str | Path | None = None, *, text: str | None = None) -> None:
-        self.path = None if path is None else Path(path)
-        self._text = text
+    `text` gives the contents of a tokenizer.json that is not there as a file of its own; `path` then names its source.
+    """
+
+    def __init__(self, path: str | Path, *, text: Callable[[], str] | None = None) -> None:
+        self.path = Path(path)
+        self._text = text or self._read
 
     @cached_property
     def _library(self) -> Any:
         from tokenizers import Tokenizer as Library
 
-        where = self.path or "the tokenizer"
+        text = self._text()
         try:
-            text = self._text if self._text is not None else Path(where).read_text(encoding="utf-8")
             return Library.from_str(text)
-        except FileNotFoundError:
-            raise missing(Path(where).parent) from None
         except Exception as error:  # the library raises bare Exception
-            raise TokenError(f"{where} cannot be read as a tokenizer: {error}.") from None
+            raise TokenError(f"{self.path} cannot be read as a tokenizer: {error}.") from None
+
+    def _read(self) -> str:
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise missing(self.path.parent) from None
+        except (OSError, ValueError) as error:
+            raise TokenError(f"{self.path} cannot be read as a tokenizer: {error}.") from None
 
     @cached_property
     def size(self) -> int:

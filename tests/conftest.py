@@ -1,0 +1,18 @@
+"""Fixtures that several folders of tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from softfloat_llm.io.fetch import cached_smollm2
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The fetched checkpoint folder of SmolLM2; the test is skipped where it is not in the cache (nothing is fetched)."""
+    folder = cached_smollm2()
+    if folder is None:
+        pytest.skip("SmolLM2 is not in the cache; get it with: softfloat-llm fetch smollm2")
+    return folder
