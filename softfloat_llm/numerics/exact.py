@@ -37,8 +37,8 @@ def round_exact(
     """x rounded once to the format, as `rounding.round_to` does for arrays.
 
     x: a Fraction, int or float (NaN, infinities and -0.0 included). A Fraction or int zero counts as +0.
-    **Rounds:** once. With `ftz`, a nonzero x whose rounding with unbounded exponent lies below the smallest normal
-    value gives a zero; with `daz`, a subnormal x counts as a zero.
+    **Rounds:** once. With `ftz` in `subnormals`, a nonzero x whose rounding with unbounded exponent lies below the
+    smallest normal value gives a zero. (`daz` speaks of operands, of which x is none: see `rounding.flush`.)
 
     >>> round_exact(Fraction(257), "bf16")
     256.0
@@ -51,13 +51,13 @@ def round_exact(
             return _overflowed(x < 0, fmt, True, overflow)
     is_negative = math.copysign(1.0, x) < 0 if isinstance(x, float) else x < 0
     magnitude = abs(fraction(x))
-    if "daz" in subnormals and magnitude < Fraction(2) ** fmt.emin:
-        magnitude = Fraction(0)
     if magnitude == 0:
         return _zero(is_negative, fmt)
     if not fmt.is_signed and is_negative:
         return math.nan
-    if "ftz" in subnormals and _on_grid(magnitude, is_negative, fmt, mode, None) < Fraction(2) ** fmt.emin:
+    smallest_normal = Fraction(2) ** fmt.emin
+    is_flushing = "ftz" in subnormals and fmt.has_zero
+    if is_flushing and _on_grid(magnitude, is_negative, fmt, mode, None) < smallest_normal:
         return _zero(is_negative, fmt)
     rounded = _on_grid(magnitude, is_negative, fmt, mode, fmt.emin)
     if rounded > fraction(fmt.max):
@@ -77,7 +77,7 @@ def _on_grid(magnitude: Fraction, is_negative: bool, fmt: Format, mode: str, emi
 
 
 def _goes_away(below: int, rest: Fraction, is_negative: bool, mode: str) -> bool:
-    """Away from zero or not: the whole of a rounding mode. `rest` is the fraction of an ulp that lies beyond `below`."""
+    """Away from zero or not: the whole of a rounding mode. `rest`: the part of an ulp that lies beyond `below`."""
     half = Fraction(1, 2)
     match mode:
         case "ties_to_even":

@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Format:
     """A binary floating-point format.
 
@@ -46,6 +46,9 @@ class Format:
 
     def __str__(self) -> str:
         return self.name
+
+    def __repr__(self) -> str:
+        return f"Format({self.name!r})"
 
     @property
     def trailing_bits(self) -> int:
@@ -182,7 +185,7 @@ def format_of(name: str | Format | npt.DTypeLike) -> Format:
     Raises FormatError for an unknown name (with the nearest known one) and for an `eXmY` out of range.
 
     >>> format_of("half"), format_of("e5m10").name, format_of("e4m7").max
-    (Format(name='f16', ...), 'f16', 255.0)
+    (Format('f16'), 'f16', 255.0)
     """
     if isinstance(name, Format):
         return name
@@ -259,19 +262,22 @@ def decode(codes: npt.ArrayLike, fmt: str | Format) -> Float64Array:
 
 def _is_infinity_code(field: Array, trailing: Array, fmt: Format) -> Array:
     top = (1 << fmt.exponent_bits) - 1
-    return (field == top) & (trailing == 0) & fmt.has_infinity
+    is_infinity: Array = (field == top) & (trailing == 0) & fmt.has_infinity
+    return is_infinity
 
 
 def _is_nan_code(words: Array, field: Array, trailing: Array, fmt: Format) -> Array:
     top = (1 << fmt.exponent_bits) - 1
     all_ones = (1 << fmt.trailing_bits) - 1
-    if fmt.nan == "ieee":
-        return (field == top) & (trailing != 0)
-    if fmt.nan == "all_ones":
-        return (field == top) & (trailing == all_ones)
-    if fmt.nan == "negative_zero":
-        return words == 1 << (fmt.bits - 1)
-    return np.zeros(words.shape, bool)
+    is_nan: Array = np.zeros(words.shape, bool)
+    match fmt.nan:
+        case "ieee":
+            is_nan = (field == top) & (trailing != 0)
+        case "all_ones":
+            is_nan = (field == top) & (trailing == all_ones)
+        case "negative_zero":
+            is_nan = words == 1 << (fmt.bits - 1)
+    return is_nan
 
 
 def encode(values: npt.ArrayLike, fmt: str | Format) -> Array:

@@ -16,46 +16,55 @@ import numpy as np
 from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Float64Array, Format, format_of
-from softfloat_llm.numerics.rounding import carry, check_mode, flush, round_pair, two_sum
+from softfloat_llm.numerics.rounding import bits_of, carry, check_mode, flush, round_pair, round_sum, round_wide
 
 Pair = tuple[Float64Array, Float64Array]
 
 
-def add(x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
+def add(
+    x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep"
+) -> Any:
     """x + y, rounded once to the format (of the operands where `fmt` is not given).
 
     x, y: arrays that broadcast, of one format; Python numbers and float64 arrays are taken as the reals that they are.
-    **Rounds:** once. An exact zero sum is +0 (-0 toward_negative); -0 + -0 = -0. **Raises** FormatError where the
-    operands have two formats.
+    **Rounds:** once. An exact zero sum is +0 (-0 toward_negative); -0 + -0 = -0. `subnormals`: `daz` takes subnormal
+    operands for zeros, `ftz` flushes the result (see `rounding.round_to`).
+    **Raises** FormatError where the operands have two formats, or none and `fmt` is not given.
 
     >>> add(256, 1, "bf16"), add(256, 1, "bf16", "toward_positive")
     (256.0, 258.0)
     """
-    return _run("+", _add_pair, _add_fraction, (x, y), fmt, mode, subnormals)
+    return _run("+", _add_wide, _add_fraction, (x, y), fmt, mode, subnormals)
 
 
-def sub(x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
+def sub(
+    x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep"
+) -> Any:
     """x - y, rounded once; otherwise as `add`."""
-    return _run("-", _sub_pair, _sub_fraction, (x, y), fmt, mode, subnormals)
+    return _run("-", _sub_wide, _sub_fraction, (x, y), fmt, mode, subnormals)
 
 
-def mul(x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
+def mul(
+    x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep"
+) -> Any:
     """x * y, rounded once; otherwise as `add`.
 
     >>> mul(1.3125, 7.96875, "bf16", "toward_positive")
     10.5
     """
-    return _run("*", _mul_pair, _mul_fraction, (x, y), fmt, mode, subnormals)
+    return _run("*", _mul_wide, _mul_fraction, (x, y), fmt, mode, subnormals)
 
 
-def div(x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
+def div(
+    x: Any, y: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep"
+) -> Any:
     """x / y, rounded once; x/0 is an infinity, 0/0 NaN. Otherwise as `add`."""
-    return _run("/", _div_pair, _div_fraction, (x, y), fmt, mode, subnormals)
+    return _run("/", _div_wide, _div_fraction, (x, y), fmt, mode, subnormals)
 
 
 def sqrt(x: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
     """The square root of x, rounded once; sqrt(-0) = -0, and NaN below zero. Otherwise as `add`."""
-    return _run("sqrt", _sqrt_pair, _sqrt_fraction, (x,), fmt, mode, subnormals)
+    return _run("sqrt", _sqrt_wide, _sqrt_fraction, (x,), fmt, mode, subnormals)
 
 
 def fma(
@@ -66,7 +75,7 @@ def fma(
     >>> fma(1 + 2**-10, 1 - 2**-10, -1, "f16")   # the rounded product would be 1, and the result 0
     -9.5367431640625e-07
     """
-    return _run("fma", _fma_pair, _fma_fraction, (x, y, z), fmt, mode, subnormals)
+    return _run("fma", _fma_wide, _fma_fraction, (x, y, z), fmt, mode, subnormals)
 
 
 def common_format(operands: tuple[Any, ...], what: str) -> Format | None:
@@ -89,7 +98,7 @@ def common_format(operands: tuple[Any, ...], what: str) -> Format | None:
 
 def _run(
     what: str,
-    as_pair: Callable[..., Pair],
+    in_float64: Callable[[Any, Format, str, str], Float64Array],
     as_fraction: Callable[..., Fraction | float],
     operands: tuple[Any, ...],
     fmt: str | Format | None,
@@ -107,12 +116,9 @@ def _run(
         wide = tuple(flush(w, operand_format or out) for w in wide)
     with np.errstate(all="ignore"):
         if all(_fits_f32(w) for w in wide):
-            s, e = as_pair(*wide)
-            rounded = round_pair(s, e, out, mode, subnormals=subnormals)
+            rounded = in_float64(wide, out, mode, subnormals)
         else:
             rounded = _by_fractions(as_fraction, wide, out, mode, subnormals)
-        if what in ("+", "-", "fma") and mode == "toward_negative":
-            rounded = _zero_sums_toward_negative(what, wide, rounded)
     return rounded.item() if rounded.ndim == 0 else carry(rounded, out)
 
 
@@ -120,21 +126,30 @@ def _fits_f32(x: Float64Array) -> bool:
     return bool(np.array_equal(x.astype(np.float32), x, equal_nan=True))
 
 
-def _add_pair(x: Float64Array, y: Float64Array) -> Pair:
-    return two_sum(x, y)
+def _add_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
+    return round_sum(wide[0], wide[1], fmt, mode, subnormals=subnormals)
 
 
-def _sub_pair(x: Float64Array, y: Float64Array) -> Pair:
-    return two_sum(x, -y)
+def _sub_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
+    return round_sum(wide[0], -wide[1], fmt, mode, subnormals=subnormals)
 
 
-def _mul_pair(x: Float64Array, y: Float64Array) -> Pair:
+def _mul_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
     """Two significands of 24 bits make 48: exact in float64, whose exponents reach far below 2^-298."""
-    return x * y, np.zeros_like(x)
+    product = wide[0] * wide[1]
+    return round_wide(product, fmt, mode, subnormals=subnormals)
 
 
-def _fma_pair(x: Float64Array, y: Float64Array, z: Float64Array) -> Pair:
-    return two_sum(x * y, z)
+def _fma_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
+    return round_sum(wide[0] * wide[1], wide[2], fmt, mode, subnormals=subnormals)
+
+
+def _div_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
+    return round_pair(*_div_pair(*wide), fmt, mode, subnormals=subnormals)
+
+
+def _sqrt_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
+    return round_pair(*_sqrt_pair(*wide), fmt, mode, subnormals=subnormals)
 
 
 def _div_pair(x: Float64Array, y: Float64Array) -> Pair:
@@ -165,7 +180,7 @@ def _minus_product(x: Float64Array, q: Float64Array, y: Float64Array) -> Float64
 
 def _upper_half(q: Float64Array) -> Float64Array:
     """q with its 27 last significand bits cleared."""
-    return (np.ascontiguousarray(q).view(np.int64) & np.int64(-1 << 27)).view(np.float64)
+    return (bits_of(q) & np.int64(-1 << 27)).view(np.float64)
 
 
 def _by_fractions(
@@ -215,15 +230,3 @@ def _sqrt_fraction(x: float) -> Fraction | float:
     root = math.isqrt(int(scaled))
     sticky = Fraction(0) if root * root == scaled else Fraction(1, 2)
     return (root + sticky) / Fraction(2**160) ** 8
-
-
-def _zero_sums_toward_negative(what: str, wide: Any, rounded: Float64Array) -> Float64Array:
-    """IEEE 754-2019, section 6.3: a sum that is exactly zero is -0 in this mode, unless both terms are +0."""
-    if what == "fma":
-        first, second = wide[0] * wide[1], wide[2]
-    else:
-        first, second = wide[0], (wide[1] if what == "+" else -wide[1])
-    is_both_positive = (first == 0) & (second == 0) & ~np.signbit(first) & ~np.signbit(second)
-    is_exact_zero = (first + second == 0) & (first == -second)
-    return np.where(is_exact_zero & ~is_both_positive, -0.0, rounded)
-

@@ -48,8 +48,9 @@ def round_to(
     x (...): floats of any NumPy or ml_dtypes dtype, integers of any size, or Fractions. The result (...) has the
     format's carrier dtype (`Format.dtype`); a scalar gives a Python float.
     **Rounds:** once, from the exact value. `overflow="ieee"`: as the mode says, or NaN in a format without infinities;
-    `"saturate"`: the largest finite value. `subnormals`: `daz` takes a subnormal x for a zero, `ftz` gives a zero where
-    the rounding with unbounded exponent lies below the smallest normal value.
+    `"saturate"`: the largest finite value. `subnormals`: `daz` takes an x that is subnormal in its own format (that of
+    its dtype; of plain numbers and float64: in `fmt`) for a zero; `ftz` gives a zero where the rounding with unbounded
+    exponent lies below the smallest normal value.
     **Raises** FormatError for an unknown format, mode or option, or an x that is not real numbers.
 
     >>> round_to(257, "bf16"), round_to(1 + 2**-8 + 2**-40, "bf16"), round_to(0.1, "bf16", "toward_zero")
@@ -66,6 +67,8 @@ def round_to(
     if wide is None:
         rounded = _round_objects(values, fmt, mode, overflow, subnormals)
     else:
+        if "daz" in subnormals:
+            wide = flush(wide, _source_format(values) or fmt)
         rounded = round_wide(wide, fmt, mode, overflow=overflow, subnormals=subnormals)
     return rounded.item() if values.ndim == 0 else carry(rounded, fmt)
 
@@ -88,15 +91,18 @@ def as_float64(values: Array) -> Float64Array | None:
     return wide
 
 
+def _source_format(values: Array) -> Format | None:
+    return None if values.dtype.kind in "iub" or values.dtype == np.float64 else format_of(values.dtype)
+
+
 def _fits_53_bits(values: Array) -> bool:
     return int(values.max()) <= 1 << 53 and int(values.min()) >= -(1 << 53)
 
 
 def _round_objects(values: Array, fmt: Format, mode: str, overflow: str, subnormals: str) -> Float64Array:
     """Integers beyond 53 bits, Fractions and extended floats, one by one through the exact form."""
-    flat = [
-        exact.round_exact(_real(v), fmt, mode, overflow=overflow, subnormals=subnormals) for v in values.ravel().tolist()
-    ]
+    options = {"overflow": overflow, "subnormals": subnormals}
+    flat = [exact.round_exact(_real(v), fmt, mode, **options) for v in values.ravel().tolist()]
     return np.array(flat, np.float64).reshape(values.shape)
 
 
@@ -124,19 +130,23 @@ def round_wide(
 ) -> Float64Array:
     """`round_to` for float64 arrays, without moving the result to the format's carrier dtype.
 
-    x (...) float64; the result (...) is a new float64 array. **Rounds:** once.
+    x (...) float64; the result (...) is a new float64 array. **Rounds:** once. `daz` does nothing here: it speaks of
+    operands, and x is an exact result.
     """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        if "daz" in subnormals:
-            x = flush(x, fmt)
         if fmt in _NATIVE and mode == "ties_to_even" and overflow == "ieee" and "ftz" not in subnormals:
             return x.astype(_NATIVE[fmt]).astype(np.float64)
         if fmt is f64:
             return flush(x, fmt) if "ftz" in subnormals else x.copy()
         rounded = _on_grid(x, fmt, mode, fmt.smallest_normal)
-        if "ftz" in subnormals:
+        if "ftz" in subnormals and fmt.has_zero:
             rounded = _flush_tiny(rounded, x, fmt, mode)
         return _specials(_overflowed(rounded, fmt, mode, overflow), x, fmt)
+
+
+def bits_of(x: Float64Array) -> npt.NDArray[np.int64]:
+    """The words of a float64 array, of the same shape (0-dimensional ones too)."""
+    return np.asarray(x, order="C").view(np.int64)
 
 
 def flush(x: Float64Array, fmt: Format) -> Float64Array:
@@ -149,29 +159,30 @@ def _on_grid(x: Float64Array, fmt: Format, mode: str, floor: float) -> Float64Ar
 
     The scaling by the quantum is exact: it is a power of two, and the quotient stays far inside float64.
     """
-    binade = (np.ascontiguousarray(x).view(np.int64) & EXPONENT_MASK).view(np.float64)
+    binade = (bits_of(x) & EXPONENT_MASK).view(np.float64)
     quantum = np.clip(binade, floor, 2.0 * 2.0**fmt.emax) * fmt.eps
-    return _to_integer(x / quantum, mode) * quantum
+    rounded: Float64Array = _to_integer(x / quantum, mode) * quantum
+    return rounded
+
+
+_INTEGER_UFUNCS = {
+    "ties_to_even": np.rint, "toward_zero": np.trunc, "toward_positive": np.ceil, "toward_negative": np.floor
+}  # fmt: skip
 
 
 def _to_integer(y: Float64Array, mode: str) -> Float64Array:
     """y rounded to an integer; a zero keeps the sign of y. |y| below 2^53, or y already an integer."""
-    match mode:
-        case "ties_to_even":
-            return np.rint(y)
-        case "toward_zero":
-            return np.trunc(y)
-        case "toward_positive":
-            return np.ceil(y)
-        case "toward_negative":
-            return np.floor(y)
+    if mode in _INTEGER_UFUNCS:
+        integer: Float64Array = _INTEGER_UFUNCS[mode](y)
+        return integer
     below = np.trunc(y)
     rest = np.abs(y - below)
     if mode == "ties_to_away":
         goes_away = rest >= 0.5
     else:  # to_odd
         goes_away = (rest > 0) & (np.trunc(below * 0.5) * 2.0 == below)
-    return np.copysign(np.abs(below) + goes_away, y)
+    away: Float64Array = np.copysign(np.abs(below) + goes_away, y)
+    return away
 
 
 def _flush_tiny(rounded: Float64Array, x: Float64Array, fmt: Format, mode: str) -> Float64Array:
@@ -240,7 +251,7 @@ def to_odd_pair(s: Float64Array, e: Float64Array) -> Float64Array:
     Where e is not zero and the last bit of s is even, s moves one ulp towards e. Rounding the result to any format of
     at most 51 bits, in any mode, equals one rounding of s + e. An infinite or NaN s is left alone.
     """
-    bits = np.ascontiguousarray(s).view(np.int64)
+    bits = bits_of(s)
     is_moved = (e != 0) & np.isfinite(e) & (bits & 1 == 0)
     step = np.where((e > 0) == (s > 0), np.int64(1), np.int64(-1))
     return (bits + np.where(is_moved, step, np.int64(0))).view(np.float64)
@@ -271,6 +282,20 @@ def round_pair(
     return s.copy()
 
 
+def round_sum(
+    x: Float64Array, y: Float64Array, fmt: Format, mode: str, *, overflow: str = "ieee", subnormals: str = "keep"
+) -> Float64Array:
+    """x + y rounded once to the format; float64 arrays in and out.
+
+    A sum that is exactly zero is +0, and in toward_negative -0 unless both terms are +0 (IEEE 754-2019, section 6.3).
+    """
+    rounded = round_pair(*two_sum(x, y), fmt, mode, overflow=overflow, subnormals=subnormals)
+    if mode != "toward_negative":
+        return rounded
+    is_both_positive = (x == 0) & (y == 0) & ~np.signbit(x) & ~np.signbit(y)
+    return np.where((x == -y) & np.isfinite(x) & ~is_both_positive, -0.0, rounded)
+
+
 def ulp(x: npt.ArrayLike, fmt: str | Format) -> Any:
     """Distance to the next value of the format in x's binade; the smallest subnormal at zero. x (...), float64 out.
 
@@ -279,7 +304,7 @@ def ulp(x: npt.ArrayLike, fmt: str | Format) -> Any:
     """
     fmt = format_of(fmt)
     wide = np.asarray(x).astype(np.float64)
-    binade = (np.ascontiguousarray(wide).view(np.int64) & EXPONENT_MASK).view(np.float64).reshape(wide.shape)
+    binade = (bits_of(wide) & EXPONENT_MASK).view(np.float64)
     step = np.where(np.isfinite(wide), np.maximum(binade, fmt.smallest_normal) * fmt.eps, np.nan)
     return step.item() if wide.ndim == 0 else step
 
@@ -300,7 +325,9 @@ def ordinal(x: npt.ArrayLike, fmt: str | Format) -> npt.NDArray[np.int64]:
 
 
 def ulp_distance(a: npt.ArrayLike, b: npt.ArrayLike, fmt: str | Format) -> npt.NDArray[np.int64]:
-    """How many steps of the format lie between a and b (...). Two NaN are 0 apart, a NaN and a number the largest int64.
+    """How many steps of the format lie between a and b (...).
+
+    Two NaN are 0 apart, a NaN and a number the largest int64.
 
     >>> int(ulp_distance(22.375, 22.25, "bf16"))
     1
@@ -325,4 +352,5 @@ def value_of_ordinal(places: npt.ArrayLike, fmt: str | Format) -> Float64Array:
     """The values at the given places of the format's order (the inverse of `ordinal`)."""
     fmt = format_of(fmt)
     places = np.asarray(places, np.int64)
-    return np.copysign(decode(np.abs(places), fmt), places)
+    values: Float64Array = np.copysign(decode(np.abs(places), fmt), places)
+    return values

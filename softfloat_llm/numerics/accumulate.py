@@ -1,0 +1,163 @@
+"""How a running sum moves: the arithmetic of an accumulator, and the stack machine that follows an order's program.
+
+This is the evident form. `follow` takes the terms one at a time, on whole float64 arrays; every addition is an exact
+pair rounded once. `kernels` holds the fast forms of the same steps, and the tests hold them against these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from softfloat_llm.numerics.formats import Float64Array, Format
+from softfloat_llm.numerics.orders import Instruction
+from softfloat_llm.numerics.precision import Accumulator, Precision
+from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide
+
+Terms = Callable[[int], Float64Array]
+"""Term k as float64 (...): a product as the product stage leaves it, or a summand."""
+
+
+class Arithmetic(Protocol):
+    """The steps of an accumulator. A state is whatever it keeps; `value` is the sum that it stands for."""
+
+    def start(self, value: Float64Array) -> Any: ...
+    def enter(self, state: Any, term: Float64Array) -> Any: ...
+    def value(self, state: Any) -> Float64Array: ...
+
+
+class Plain:
+    """acc = R(acc + term)."""
+
+    def __init__(self, fmt: Format, mode: str, overflow: str, subnormals: str) -> None:
+        self.format, self.mode = fmt, mode
+        self.options = {"overflow": overflow, "subnormals": subnormals}
+        self.is_daz = "daz" in subnormals
+
+    def add(self, x: Float64Array, y: Float64Array) -> Float64Array:
+        """R(x + y)."""
+        if self.is_daz:
+            x, y = flush(x, self.format), flush(y, self.format)
+        return round_sum(x, y, self.format, self.mode, **self.options)
+
+    def start(self, value: Float64Array) -> Any:
+        return value
+
+    def enter(self, state: Any, term: Float64Array) -> Any:
+        if self.is_daz:  # the accumulator is an operand; a product that is fused into it is none
+            state = flush(state, self.format)
+        return round_sum(state, term, self.format, self.mode, **self.options)
+
+    def value(self, state: Any) -> Float64Array:
+        wide: Float64Array = state
+        return wide
+
+    def rounded(self, term: Float64Array) -> Float64Array:
+        """R(term)."""
+        return round_wide(term, self.format, self.mode, **self.options)
+
+
+class Kahan(Plain):
+    """s with a running compensation c: y = R(x - c), t = R(s + y), c = R(R(t - s) - y), s = t.
+
+    A term is rounded to the accumulator's format before it enters, as the algorithm is one of floats.
+    Source: Kahan, Further remarks on reducing truncation errors, CACM 8(1), 1965.
+    """
+
+    def start(self, value: Float64Array) -> Any:
+        return value, np.zeros_like(value)
+
+    def enter(self, state: Any, term: Float64Array) -> Any:
+        s, c = state
+        y = self.add(self.rounded(term), -c)
+        t = self.add(s, y)
+        return t, self.add(self.add(t, -s), -y)
+
+    def value(self, state: Any) -> Float64Array:
+        wide: Float64Array = state[0]
+        return wide
+
+
+class Neumaier(Kahan):
+    """s with the errors gathered in c: t = R(s + x), c = R(c + R(R(larger - t) + smaller)); the sum is R(s + c).
+
+    Source: Neumaier, Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen, ZAMM 54, 1974.
+    """
+
+    def enter(self, state: Any, term: Float64Array) -> Any:
+        s, c = state
+        x = self.rounded(term)
+        t = self.add(s, x)
+        is_s_larger = np.abs(s) >= np.abs(x)
+        larger, smaller = np.where(is_s_larger, s, x), np.where(is_s_larger, x, s)
+        return t, self.add(c, self.add(self.add(larger, -t), smaller))
+
+    def value(self, state: Any) -> Float64Array:
+        return self.add(*state)
+
+
+_METHODS = {"plain": Plain, "kahan": Kahan, "neumaier": Neumaier}
+
+
+def arithmetic_of(acc: Accumulator, at: Precision) -> Plain:
+    """The steps of the accumulator of a precision (not of the exact one, which has no steps)."""
+    assert acc.format is not None
+    return _METHODS[acc.method](acc.format, at.rounding.acc, at.overflow.acc, at.subnormals.acc)
+
+
+def follow(
+    program: Sequence[Instruction], terms: Terms, arithmetic: Plain, shape: tuple[int, ...], init: Float64Array | None
+) -> Float64Array:
+    """Run an order's program over the terms; the result (...) holds values of the accumulator's format.
+
+    **Rounds:** once per term as it enters a chain, once per join. `init` is where the outermost chain starts, or what
+    the result of any other order is added to.
+    """
+    stack: list[Any] = []
+    starts_at_init = program[0][0] == "init"
+    with np.errstate(all="ignore"):
+        for name, argument in program:
+            match name:
+                case "init":
+                    stack.append(arithmetic.start(np.zeros(shape) if init is None else init))
+                case "zero":
+                    stack.append(arithmetic.start(np.zeros(shape)))
+                case "term":
+                    stack.append(arithmetic.start(arithmetic.rounded(terms(argument))))
+                case "enter":
+                    for k in argument:
+                        stack[-1] = arithmetic.enter(stack[-1], terms(k))
+                case "add":
+                    joined = arithmetic.value(stack.pop())
+                    stack[-1] = arithmetic.enter(stack[-1], joined)
+                case "round":
+                    partial = round_wide(arithmetic.value(stack.pop()), argument, arithmetic.mode)
+                    stack.append(arithmetic.start(partial))
+        total = arithmetic.value(stack.pop())
+        return total if starts_at_init or init is None else arithmetic.add(init, total)
+
+
+def exact_sum(terms: Float64Array, at: Precision) -> Float64Array:
+    """The exact sum over the last axis, rounded once to the output. terms (..., K) float64; the result (...) float64.
+
+    `math.fsum` gives the sum rounded to float64 once; what it left over is the fsum of the terms and the negative of
+    it, exactly signed. The pair is then rounded as every other. With NaN or infinities among the terms: what IEEE
+    addition makes of them.
+    """
+    rows = terms.reshape(-1, terms.shape[-1])
+    pairs = np.array([_fsum_pair(row) for row in rows], np.float64).reshape(-1, 2)
+    mode, options = at.rounding.output, {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
+    rounded = round_pair(pairs[:, 0].copy(), pairs[:, 1].copy(), at.output, mode, **options)
+    return rounded.reshape(terms.shape[:-1])
+
+
+def _fsum_pair(row: Float64Array) -> tuple[float, float]:
+    if not np.isfinite(row).all():
+        with np.errstate(invalid="ignore"):
+            return float(np.add.reduce(row[~np.isfinite(row)])), 0.0
+    total = math.fsum(row)
+    return total, math.fsum([*row.tolist(), -total])
+

@@ -1,0 +1,234 @@
+"""Precision: the stages of a sum of products, chosen separately, and their text form.
+
+`storage` the format that the operands lie in · `product` exact, or the format that each product is rounded to · `acc`
+the accumulator · `order` the shape of the summation · `output` the rounding on the way back. Each stage has its
+rounding mode, its treatment of subnormals and of overflow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from softfloat_llm.errors import PrecisionError, WordError, nearest
+from softfloat_llm.numerics.formats import Format, format_of, tf32
+from softfloat_llm.numerics.orders import Order
+from softfloat_llm.numerics.rounding import MODES, OVERFLOWS, SUBNORMALS, check_option
+
+STAGES = ("storage", "product", "acc", "output")
+Method = Literal["plain", "kahan", "neumaier", "exact"]
+
+
+class PerStage(NamedTuple):
+    """One word for each stage that rounds."""
+
+    storage: str
+    product: str
+    acc: str
+    output: str
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """What a running sum is kept in: a format, plain or compensated, or the exact sum (no format)."""
+
+    format: Format | None
+    method: Method = "plain"
+
+    def __str__(self) -> str:
+        if self.format is None:
+            return "exact"
+        return str(self.format) if self.method == "plain" else f"{self.format}+{self.method}"
+
+
+EXACT = Accumulator(None, "exact")
+"""The mathematically exact sum, rounded once to the output."""
+
+
+def accumulator_of(word: str | Format | Accumulator) -> Accumulator:
+    """`exact`, a format, or a format with `+kahan` or `+neumaier`. Raises PrecisionError or FormatError."""
+    if isinstance(word, Accumulator):
+        return word
+    if isinstance(word, str) and word.strip() == "exact":
+        return EXACT
+    if isinstance(word, str) and "+" in word:
+        name, method = (part.strip() for part in word.split("+", 1))
+        if method not in ("kahan", "neumaier"):
+            raise PrecisionError(f"Accumulator {word!r}: after '+' stands kahan or neumaier, not {method!r}.")
+        return Accumulator(format_of(name), method)  # type: ignore[arg-type]
+    return Accumulator(format_of(word))
+
+
+@dataclass(frozen=True, init=False)
+class Precision:
+    """The stages of a sum of products. Strings are accepted wherever a value object is.
+
+    Missing `output` = `storage` (f32 where the storage is tf32, which is a compute path and no storage); missing
+    `acc` = f32; missing `product` = exact; missing `order` = seq. `rounding`, `subnormals` and `overflow` are one word
+    for all stages, or a mapping from stage to word.
+
+    With `product` exact, a term enters its accumulator by fma (one rounding); otherwise the product is rounded, then
+    the sum. `acc` exact: the exact sum, rounded once to `output`.
+
+    >>> str(Precision(storage="bf16", acc="f16", rounding={"acc": "toward_zero"}))
+    'storage=bf16,product=exact,acc=f16,output=bf16,order=seq,acc.rounding=toward_zero'
+    """
+
+    storage: Format
+    product: Format | None
+    acc: Accumulator
+    order: Order
+    output: Format
+    rounding: PerStage
+    subnormals: PerStage
+    overflow: PerStage
+
+    def __init__(
+        self,
+        storage: str | Format = "f32",
+        *,
+        product: str | Format | None = None,
+        acc: str | Format | Accumulator = "f32",
+        order: str | Order = "seq",
+        output: str | Format | None = None,
+        rounding: str | Mapping[str, str] | PerStage = "ties_to_even",
+        subnormals: str | Mapping[str, str] | PerStage = "keep",
+        overflow: str | Mapping[str, str] | PerStage = "ieee",
+    ) -> None:
+        stored = format_of(storage)
+        default_output = "f32" if stored is tf32 else stored
+        for name, value in {
+            "storage": stored,
+            "product": None if product in (None, "exact") else format_of(product),
+            "acc": accumulator_of(acc),
+            "order": Order(order),
+            "output": format_of(default_output if output is None else output),
+            "rounding": _per_stage("rounding", rounding, MODES, "ties_to_even"),
+            "subnormals": _per_stage("subnormals", subnormals, SUBNORMALS, "keep"),
+            "overflow": _per_stage("overflow", overflow, OVERFLOWS, "ieee"),
+        }.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        """Storage f64 is for looking: its products are not exact in float64, so they must be asked for as rounded."""
+        if self.storage.precision <= 24 or self.acc == EXACT:
+            return
+        if self.product is None or self.product.precision < 53:
+            raise PrecisionError(
+                f"Storage {self.storage} needs product={self.storage} (products rounded as the hardware does) or"
+                f" acc=exact; found product={self.product or 'exact'}, acc={self.acc}."
+            )
+
+    def __str__(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in self.items())
+
+    def items(self) -> list[tuple[str, str]]:
+        """The stages as (key, word) pairs; rounding, subnormals and overflow only where they are not the usual ones."""
+        pairs = [
+            ("storage", str(self.storage)),
+            ("product", str(self.product or "exact")),
+            ("acc", str(self.acc)),
+            ("output", str(self.output)),
+            ("order", str(self.order)),
+        ]
+        for key, usual in (("rounding", "ties_to_even"), ("subnormals", "keep"), ("overflow", "ieee")):
+            words: PerStage = getattr(self, key)
+            if len(set(words)) == 1:
+                pairs += [(key, words[0])] if words[0] != usual else []
+            else:
+                pairs += [(f"{s}.{key}", w) for s, w in zip(STAGES, words, strict=True) if w != usual]
+        return pairs
+
+    @property
+    def jax_name(self) -> str | None:
+        """JAX's spelling (`BF16_BF16_F32`), where the precision has one."""
+        spelled = f"{self.storage}_{self.storage}_{self.acc}".upper()
+        return spelled if re.fullmatch(_JAX, spelled) and Precision(**_from_jax(spelled)) == self else None
+
+
+def _per_stage(key: str, words: str | Mapping[str, str] | PerStage, known: tuple[str, ...], usual: str) -> PerStage:
+    if isinstance(words, str):
+        words = dict.fromkeys(STAGES, words)
+    elif isinstance(words, PerStage):
+        words = words._asdict()
+    for stage, word in words.items():
+        if stage not in STAGES:
+            hint = nearest(stage, STAGES)
+            raise PrecisionError(f"{key} of unknown stage {stage!r}.{hint} Stages: {', '.join(STAGES)}.")
+        check_option(key, word, known)
+    return PerStage(*(words.get(stage, usual) for stage in STAGES))
+
+
+_JAX = r"(BF16|F16|F32|TF32|F64)_\1_(BF16|F16|F32|F64)"
+_PLAIN_KEYS = ("storage", "product", "acc", "output", "order")
+_MODE_KEYS = ("rounding", "subnormals", "overflow")
+
+
+def precision_of(value: str | Precision | Mapping[str, Any]) -> Precision:
+    """A Precision from its text form (`storage=f16,acc=f16,order=lanes:8`), JAX's spelling, or a mapping of keys.
+
+    Raises PrecisionError for an unknown key, FormatError or OrderError for a word that a key cannot take.
+    """
+    if isinstance(value, Precision):
+        return value
+    if isinstance(value, Mapping):
+        return precision_of_keys({str(key): str(word) for key, word in value.items()})
+    return _parsed(value)
+
+
+@lru_cache(maxsize=512)
+def _parsed(text: str) -> Precision:
+    word = text.strip()
+    if re.fullmatch(r"[A-Z0-9]+(_[A-Z0-9]+)+", word):
+        return Precision(**_from_jax(word))
+    keys: dict[str, str] = {}
+    for part in word.split(","):
+        key, equals, chosen = (piece.strip() for piece in part.partition("="))
+        if not equals or not chosen:
+            raise PrecisionError(
+                f"Precision {text!r}: expected KEY=WORD pairs as in storage=bf16,acc=f32; found {part!r}."
+            )
+        if key in keys:
+            raise PrecisionError(f"Precision {text!r}: {key!r} is given twice.")
+        keys[key] = chosen
+    return precision_of_keys(keys)
+
+
+def precision_of_keys(keys: Mapping[str, str]) -> Precision:
+    """A Precision from text keys: the plain ones, `rounding`, `subnormals`, `overflow`, `STAGE.rounding` and so on."""
+    plain: dict[str, Any] = {}
+    modes: dict[str, Any] = {key: {} for key in _MODE_KEYS}
+    for key, word in sorted(keys.items(), key=lambda item: "." in item[0]):  # one word for all first
+        stage, _, mode_key = key.rpartition(".")
+        if key in _PLAIN_KEYS:
+            plain[key] = word
+        elif key in _MODE_KEYS:
+            modes[key] = dict.fromkeys(STAGES, word)
+        elif stage in STAGES and mode_key in _MODE_KEYS:
+            modes[mode_key][stage] = word
+        else:
+            raise PrecisionError(
+                f"Unknown precision key {key!r}.{nearest(key, [*_PLAIN_KEYS, *_MODE_KEYS])} Keys:"
+                f" {', '.join(_PLAIN_KEYS + _MODE_KEYS)}, and STAGE.rounding, STAGE.subnormals, STAGE.overflow."
+            )
+    try:
+        return Precision(**plain, **modes)
+    except WordError as error:
+        spelled = ",".join(f"{key}={word}" for key, word in keys.items())
+        raise type(error)(f"Precision {spelled!r}: {error}") from None
+
+
+def _from_jax(spelling: str) -> dict[str, Any]:
+    match = re.fullmatch(_JAX, spelling)
+    if match is None:
+        raise PrecisionError(
+            f"Unknown precision {spelling!r}. JAX's spelling is STORAGE_STORAGE_ACC with both operands alike, such as"
+            " BF16_BF16_F32, F16_F16_F16 or TF32_TF32_F32 (not the split products _X3, _X6, _X9)."
+        )
+    keys: dict[str, Any] = {"storage": match[1].lower(), "acc": match[2].lower()}
+    return keys | ({"product": "f64"} if match[1] == "F64" else {})
+

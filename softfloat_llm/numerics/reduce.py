@@ -1,0 +1,163 @@
+"""sum, dot and matmul under a Precision.
+
+Start reading at `matmul`: check the operands, form the terms, follow the order, round to the output. The `*_stages`
+forms also give the accumulator as it stood before the output rounding, which is what a tap shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from softfloat_llm.errors import FormatError, PrecisionError
+from softfloat_llm.numerics import kernels
+from softfloat_llm.numerics.accumulate import Terms, arithmetic_of, exact_sum, follow
+from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
+from softfloat_llm.numerics.rounding import carry, flush, round_wide
+
+PrecisionLike = str | Precision | Mapping[str, Any]
+
+
+class Stages(NamedTuple):
+    """A result before and after its last rounding, each in the carrier dtype of its format."""
+
+    acc: Array
+    out: Array
+
+
+def sum(x: npt.ArrayLike, at: PrecisionLike, axis: int = -1, *, init: npt.ArrayLike | None = None) -> Any:
+    """The sum of x over an axis, in the order and accumulator of `at`.
+
+    x (..., K) holds values of `at.storage`; the result (...) holds values of `at.output`.
+    **Rounds:** once per term as it enters its accumulator; partial sums join with one rounding each; once more to
+    `at.output`. There are no products. **Raises** FormatError where x has a value that `at.storage` cannot hold.
+
+    >>> sum([256, 1, 1], "storage=bf16,acc=bf16"), sum([256, 1, 1], "storage=bf16,acc=f32")
+    (256.0, 258.0)
+    """
+    return _public(sum_stages(x, at, axis, init=init).out)
+
+
+def dot(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None) -> Any:
+    """The sum of a*b over the last axis, in the order and accumulator of `at`.
+
+    a (..., K), b (..., K) hold values of `at.storage` and broadcast; the result (...) holds values of `at.output`.
+    **Rounds:** with `at.product` exact, once per term as it enters its accumulator (fma); otherwise once per product
+    and once per addition. Partial sums join with one rounding each. Once more to `at.output`.
+    **Raises** FormatError where a or b has a value that `at.storage` cannot hold.
+
+    >>> dot([256, 1, 1], [1, 1, 1], Precision(storage="bf16", acc="bf16"))   # each 257 ties back to 256
+    256.0
+
+    **Source:** Higham, Accuracy and Stability of Numerical Algorithms, section 4.2 (summation trees).
+    """
+    return _public(dot_stages(a, b, at, init=init).out)
+
+
+def matmul(
+    a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None, workers: int = 1
+) -> Any:
+    """The matrix product, each element a `dot` in the order and accumulator of `at`.
+
+    a (M, K), b (K, N) hold values of `at.storage`; the result (M, N) holds values of `at.output`. `init` (M, N) is
+    where the accumulators start. The extra memory is a few tiles. The bits do not depend on `workers`.
+    **Rounds:** as `dot`. **Raises** FormatError where a or b has a value that `at.storage` cannot hold.
+    """
+    return _public(matmul_stages(a, b, at, init=init, workers=workers).out)
+
+
+def sum_stages(x: npt.ArrayLike, at: PrecisionLike, axis: int = -1, *, init: npt.ArrayLike | None = None) -> Stages:
+    """`sum`, with the accumulator before the output rounding."""
+    at = precision_of(at)
+    wide = np.moveaxis(operand(x, "x", at), axis, -1)
+    return _reduced(lambda k: wide[..., k], wide, at, init)
+
+
+def dot_stages(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None) -> Stages:
+    """`dot`, with the accumulator before the output rounding."""
+    at = precision_of(at)
+    left, right = operand(a, "a", at), operand(b, "b", at)
+    if left.shape[-1:] != right.shape[-1:]:
+        raise PrecisionError(f"dot sums over the last axis: a has {left.shape}, b has {right.shape}.")
+    left, right = np.broadcast_arrays(left, right)
+    if at.acc == EXACT:
+        return _reduced(lambda k: left[..., k], rounded_product(left, right, at), at, init)
+    return _reduced(lambda k: rounded_product(left[..., k], right[..., k], at), left, at, init)
+
+
+def matmul_stages(
+    a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None, workers: int = 1
+) -> Stages:
+    """`matmul`, with the accumulator before the output rounding."""
+    at = precision_of(at)
+    a, b = np.asarray(a), np.asarray(b)
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        raise PrecisionError(f"matmul takes a (M, K) and b (K, N): a has {a.shape}, b has {b.shape}.")
+    start = None if init is None else np.broadcast_to(np.asarray(init).astype(np.float64), (a.shape[0], b.shape[1]))
+    acc = kernels.matmul(a, b, at, init=start, workers=workers)
+    return rounded_output(acc, at)
+
+
+def _reduced(terms: Terms, wide: Float64Array, at: Precision, init: npt.ArrayLike | None) -> Stages:
+    shape, n = wide.shape[:-1], wide.shape[-1]
+    start = None if init is None else np.broadcast_to(np.asarray(init).astype(np.float64), shape)
+    if at.acc == EXACT:
+        rows = wide if start is None else np.concatenate([wide, start[..., None]], axis=-1)
+        out = carry(exact_sum(rows, at), at.output)
+        return Stages(out, out)
+    program = at.order.tree(n).program()
+    return rounded_output(follow(program, terms, arithmetic_of(at.acc, at), shape, start), at)
+
+
+def rounded_output(acc: Float64Array, at: Precision) -> Stages:
+    """The last rounding. acc (...) holds values of the accumulator's format (of the output already, where exact)."""
+    if at.acc.format is None:
+        out = carry(acc, at.output)
+        return Stages(out, out)
+    options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
+    out = round_wide(acc, at.output, at.rounding.output, **options)
+    return Stages(carry(acc, at.acc.format), carry(out, at.output))
+
+
+def operand(x: npt.ArrayLike, name: str, at: Precision) -> Float64Array:
+    """x as float64, each value one of `at.storage`; subnormal operands flushed where the storage stage says `daz`.
+
+    Raises FormatError, naming the first value that the storage cannot hold.
+    """
+    values = np.asarray(x)
+    wide = values.astype(np.float64)
+    if values.dtype != at.storage.dtype or not at.storage.has_own_dtype:
+        check_held(wide, name, at.storage)
+    return flush(wide, at.storage) if "daz" in at.subnormals.storage else wide
+
+
+def check_held(wide: Float64Array, name: str, fmt: Format) -> None:
+    """Raises FormatError where a value is not one of the format."""
+    is_lost = (round_wide(wide, fmt) != wide) & ~np.isnan(wide)
+    if is_lost.any():
+        found = wide[is_lost].flat[0]
+        raise FormatError(
+            f"Operand {name} has the value {float(found)!r}, which storage={fmt} cannot hold."
+            f" Round it first, with round_to({name}, '{fmt}'), or choose another storage."
+        )
+
+
+def rounded_product(x: Float64Array, y: Float64Array, at: Precision) -> Float64Array:
+    """The products of x and y (...), as the product stage leaves them: exact, or rounded once to its format.
+
+    Exact in float64 for storage of at most 24 significand bits.
+    """
+    with np.errstate(all="ignore"):
+        exact = x * y
+    if at.product is None:
+        return exact
+    options = {"overflow": at.overflow.product, "subnormals": at.subnormals.product}
+    return round_wide(exact, at.product, at.rounding.product, **options)
+
+
+def _public(out: Array) -> Any:
+    return float(out) if out.ndim == 0 else out
