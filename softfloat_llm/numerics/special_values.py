@@ -1,9 +1,9 @@
 """Where the functions need no approximation: exact results, special values, and numbers that stand in for a result.
 
 A **stand-in** is a float64 that rounds as the exact value does, to every format of at most 24 significand bits and in
-every mode: the value itself; or the value rounded to odd, where it lies strictly between two neighbouring float64 (Boldo
-and Melquiond, 2008); or, where it lies between 1 and the next number or midpoint of those formats, the float64 beside 1.
-Start reading at `_beside`.
+every mode. It is the value itself; or the value rounded to odd, where that lies strictly between two neighbouring
+float64 (Boldo and Melquiond, 2008); or the float64 beside 1, where the value lies between 1 and the next number or
+midpoint of those formats. Start reading at `_beside`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_zero_or_not_finite(x: Float64Array) -> Array:
 
 def _pick(*choices: tuple[Array, Any]) -> Float64Array:
     """The value of the first condition that holds, element by element; NaN where none does."""
-    picked = np.full(np.shape(choices[0][0]), np.nan)
+    picked: Float64Array = np.full(np.shape(choices[0][0]), np.nan)
     for condition, value in reversed(choices):
         picked = np.where(condition, value, picked)
     return picked
