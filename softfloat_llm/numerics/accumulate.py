@@ -32,10 +32,11 @@ class Arithmetic(Protocol):
 class Plain:
     """acc = R(acc + term)."""
 
-    def __init__(self, fmt: Format, mode: str, overflow: str, subnormals: str) -> None:
+    def __init__(self, fmt: Format, mode: str, overflow: str, subnormals: str, is_fused: bool) -> None:
         self.format, self.mode = fmt, mode
         self.options = {"overflow": overflow, "subnormals": subnormals}
         self.is_daz = "daz" in subnormals
+        self.is_fused = is_fused  # a term is an exact product, which no instruction sees as an operand
 
     def add(self, x: Float64Array, y: Float64Array) -> Float64Array:
         """R(x + y)."""
@@ -47,9 +48,14 @@ class Plain:
         return value
 
     def enter(self, state: Any, term: Float64Array) -> Any:
-        if self.is_daz:  # the accumulator is an operand; a product that is fused into it is none
-            state = flush(state, self.format)
-        return round_sum(state, term, self.format, self.mode, **self.options)
+        if not (self.is_daz and self.is_fused):
+            return self.add(state, term)
+        return round_sum(flush(state, self.format), term, self.format, self.mode, **self.options)
+
+    def join(self, state: Any, other: Any) -> Any:
+        """The state after the value of another partial sum is added to it."""
+        value = self.value(other)
+        return self.enter(state, flush(value, self.format) if self.is_daz else value)
 
     def value(self, state: Any) -> Float64Array:
         wide: Float64Array = state
@@ -105,7 +111,8 @@ _METHODS = {"plain": Plain, "kahan": Kahan, "neumaier": Neumaier}
 def arithmetic_of(acc: Accumulator, at: Precision) -> Plain:
     """The steps of the accumulator of a precision (not of the exact one, which has no steps)."""
     assert acc.format is not None
-    return _METHODS[acc.method](acc.format, at.rounding.acc, at.overflow.acc, at.subnormals.acc)
+    is_fused = at.product is None
+    return _METHODS[acc.method](acc.format, at.rounding.acc, at.overflow.acc, at.subnormals.acc, is_fused)
 
 
 def follow(
@@ -131,8 +138,8 @@ def follow(
                     for k in argument:
                         stack[-1] = arithmetic.enter(stack[-1], terms(k))
                 case "add":
-                    joined = arithmetic.value(stack.pop())
-                    stack[-1] = arithmetic.enter(stack[-1], joined)
+                    other = stack.pop()
+                    stack[-1] = arithmetic.join(stack[-1], other)
                 case "round":
                     partial = round_wide(arithmetic.value(stack.pop()), argument, arithmetic.mode)
                     stack.append(arithmetic.start(partial))
@@ -144,13 +151,16 @@ def exact_sum(terms: Float64Array, at: Precision) -> Float64Array:
     """The exact sum over the last axis, rounded once to the output. terms (..., K) float64; the result (...) float64.
 
     `math.fsum` gives the sum rounded to float64 once; what it left over is the fsum of the terms and the negative of
-    it, exactly signed. The pair is then rounded as every other. With NaN or infinities among the terms: what IEEE
-    addition makes of them.
+    it, exactly signed. The pair is then rounded as every other. The sum starts at +0, so a zero is +0 (-0
+    toward_negative, unless all terms are +0). With NaN or infinities among the terms: what IEEE addition makes of them.
     """
-    rows = terms.reshape(-1, terms.shape[-1])
+    rows = terms.reshape(math.prod(terms.shape[:-1]), terms.shape[-1])
     pairs = np.array([_fsum_pair(row) for row in rows], np.float64).reshape(-1, 2)
     mode, options = at.rounding.output, {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
     rounded = round_pair(pairs[:, 0].copy(), pairs[:, 1].copy(), at.output, mode, **options)
+    if mode == "toward_negative" and at.output.has_negative_zero:
+        has_cancelled = (pairs[:, 0] == 0) & ((rows != 0) | np.signbit(rows)).any(-1)
+        rounded = np.where(has_cancelled, -0.0, rounded)
     return rounded.reshape(terms.shape[:-1])
 
 
@@ -160,4 +170,3 @@ def _fsum_pair(row: Float64Array) -> tuple[float, float]:
             return float(np.add.reduce(row[~np.isfinite(row)])), 0.0
     total = math.fsum(row)
     return total, math.fsum([*row.tolist(), -total])
-

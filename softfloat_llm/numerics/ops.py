@@ -16,8 +16,20 @@ import numpy as np
 from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Float64Array, Format, format_of
-from softfloat_llm.numerics.rounding import bits_of, carry, check_mode, flush, round_pair, round_sum, round_wide
+from softfloat_llm.numerics.rounding import (
+    SUBNORMALS,
+    as_float64,
+    bits_of,
+    carry,
+    check_mode,
+    check_option,
+    flush,
+    round_pair,
+    round_sum,
+    round_wide,
+)
 
+_TINY = 2.0**-1000  # stands for "a little": far below half an ulp of any quotient or root of 24-bit operands
 Pair = tuple[Float64Array, Float64Array]
 
 
@@ -106,12 +118,13 @@ def _run(
     subnormals: str,
 ) -> Any:
     check_mode(mode)
+    check_option("subnormals", subnormals, SUBNORMALS)
     operand_format = common_format(operands, what)
     if fmt is None and operand_format is None:
         raise FormatError(f"{what} of plain numbers needs the format of its result, such as fmt='bf16'.")
     out = format_of(fmt) if fmt is not None else operand_format
     assert out is not None
-    wide = np.broadcast_arrays(*(np.asarray(o).astype(np.float64) for o in operands))
+    wide = np.broadcast_arrays(*(_wide_operand(o, what) for o in operands))
     if "daz" in subnormals:
         wide = tuple(flush(w, operand_format or out) for w in wide)
     with np.errstate(all="ignore"):
@@ -120,6 +133,13 @@ def _run(
         else:
             rounded = _by_fractions(as_fraction, wide, out, mode, subnormals)
     return rounded.item() if rounded.ndim == 0 else carry(rounded, out)
+
+
+def _wide_operand(operand: Any, what: str) -> Float64Array:
+    wide = as_float64(np.asarray(operand))
+    if wide is None:
+        raise FormatError(f"{what}: an operand has more bits than float64 holds. Round it first, with round_to.")
+    return wide
 
 
 def _fits_f32(x: Float64Array) -> bool:
@@ -153,19 +173,22 @@ def _sqrt_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Arr
 
 
 def _div_pair(x: Float64Array, y: Float64Array) -> Pair:
-    """The quotient q and the sign of its remainder x - q*y, which is exact: q is split in halves of 26 and 27 bits."""
+    """The quotient q, and a small number on the side where the exact quotient lies: the sign of x - q*y, exactly.
+
+    q is split in halves of 26 and 27 bits, so that the remainder is exact.
+    """
     q = x / y
     remainder = _minus_product(x, q, y)
-    return q, np.where(np.isfinite(q) & (y != 0), np.sign(remainder) * np.sign(y), 0.0)
+    return q, np.where(np.isfinite(q) & (y != 0), np.sign(remainder) * np.sign(y) * _TINY, 0.0)
 
 
 def _sqrt_pair(x: Float64Array) -> Pair:
-    """The root r and the sign of x - r*r, exact by the same split (r has at most 53 bits, x at most 24)."""
+    """The root r, and the side of the exact root by the same split (r has at most 53 bits, x at most 24)."""
     r = np.sqrt(x)
     high = _upper_half(r)
     low = r - high
     remainder = ((x - high * high) - 2.0 * high * low) - low * low
-    return r, np.where(np.isfinite(r), np.sign(remainder), 0.0)
+    return r, np.where(np.isfinite(r), np.sign(remainder) * _TINY, 0.0)
 
 
 def _minus_product(x: Float64Array, q: Float64Array, y: Float64Array) -> Float64Array:
@@ -186,11 +209,14 @@ def _upper_half(q: Float64Array) -> Float64Array:
 def _by_fractions(
     as_fraction: Callable[..., Fraction | float], wide: Any, out: Format, mode: str, subnormals: str
 ) -> Float64Array:
-    results = [
-        round_exact(as_fraction(*(float(o) for o in operands)), out, mode, subnormals=subnormals)
-        for operands in zip(*(w.ravel() for w in wide), strict=True)
-    ]
+    exact = [as_fraction(*(float(o) for o in operands)) for operands in zip(*(w.ravel() for w in wide), strict=True)]
+    results = [round_exact(_signed_zero(value, mode), out, mode, subnormals=subnormals) for value in exact]
     return np.array(results, np.float64).reshape(wide[0].shape)
+
+
+def _signed_zero(value: Fraction | float, mode: str) -> Fraction | float:
+    """A Fraction that is zero is a sum that cancelled: -0 toward_negative, else +0 (IEEE 754-2019, section 6.3)."""
+    return -0.0 if isinstance(value, Fraction) and value == 0 and mode == "toward_negative" else value
 
 
 def _finite(*operands: float) -> bool:
@@ -198,7 +224,8 @@ def _finite(*operands: float) -> bool:
 
 
 def _add_fraction(x: float, y: float) -> Fraction | float:
-    return Fraction(x) + Fraction(y) if _finite(x, y) and (x or y) else x + y
+    is_plain = not _finite(x, y) or (x == y == 0 and math.copysign(1.0, x) == math.copysign(1.0, y))
+    return x + y if is_plain else Fraction(x) + Fraction(y)
 
 
 def _sub_fraction(x: float, y: float) -> Fraction | float:
@@ -215,9 +242,9 @@ def _div_fraction(x: float, y: float) -> Fraction | float:
 
 def _fma_fraction(x: float, y: float, z: float) -> Fraction | float:
     product = _mul_fraction(x, y)
-    if isinstance(product, Fraction) and math.isfinite(z):
-        return product + Fraction(z)
-    return float(product) + z if not isinstance(product, Fraction) else z
+    if isinstance(product, Fraction):
+        return product + Fraction(z) if math.isfinite(z) else z
+    return _add_fraction(product, z)
 
 
 def _sqrt_fraction(x: float) -> Fraction | float:

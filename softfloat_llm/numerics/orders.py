@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -58,15 +58,27 @@ R(term k). enter ks: for each k, top = R(top + term k). add: pop y, top = R(top 
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tree:
-    """The summation tree of n terms."""
+    """The summation tree of n terms. Two trees are equal where a machine does the same additions for both.
+
+    Nothing here recurses: a tree may be as deep as it has terms.
+    """
 
     n: int
     root: Node
 
     def __str__(self) -> str:
         return _text(self.root)
+
+    def __repr__(self) -> str:
+        return f"Tree({self.n}, {self})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tree) and (self.n, self.program()) == (other.n, other.program())
+
+    def __hash__(self) -> int:
+        return hash((self.n, self.program()))
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:
@@ -83,6 +95,10 @@ class Tree:
 
     def program(self) -> tuple[Instruction, ...]:
         """The tree as instructions for a stack machine; a run of terms that enter one sum is one instruction."""
+        return self._program
+
+    @cached_property
+    def _program(self) -> tuple[Instruction, ...]:
         return tuple(_merge_enters(_compile(self.root)))
 
 
@@ -201,7 +217,7 @@ def _parse_tree(argument: str, part: str, text: str) -> Level:
 
 
 def _parse_size(word: str, part: str, text: str, lowest: int) -> int:
-    _expect(re.fullmatch(r"\d{1,9}", word) is not None, part, text, f"{word!r} is not a whole number")
+    _expect(re.fullmatch(r"[0-9]{1,9}", word) is not None, part, text, f"{word!r} is not a whole number")
     _expect(int(word) >= lowest, part, text, f"{word} is below {lowest}")
     return int(word)
 
@@ -301,44 +317,68 @@ def _explicit(tree: Tree, terms: tuple[int, ...], text: str) -> Node:
     return _relabelled(tree.root, terms)
 
 
-def _relabelled(node: Node, terms: tuple[int, ...]) -> Node:
-    match node:
-        case int():
-            return terms[node]
-        case Rounded():
-            return Rounded(_relabelled(node.node, terms), node.format)
-        case _:
-            return type(node)(tuple(_relabelled(part, terms) for part in node.parts))
+def _relabelled(root: Node, terms: tuple[int, ...]) -> Node:
+    def relabel(node: Node, parts: list[Node]) -> Node:
+        match node:
+            case int():
+                return terms[node]
+            case Rounded():
+                return Rounded(parts[0], node.format)
+            case _:
+                return type(node)(tuple(parts))
+
+    relabelled: Node = _fold(root, relabel)
+    return relabelled
 
 
 # --- walking a tree -------------------------------------------------------------------------------------------------
+
+
+def _children(node: Node) -> tuple[Node, ...]:
+    match node:
+        case int():
+            return ()
+        case Rounded():
+            return (node.node,)
+        case _:
+            return node.parts
+
+
+def _fold(root: Node, step: Callable[[Node, list[Any]], Any]) -> Any:
+    """step(node, results of its children), from the leaves up; by an explicit stack."""
+    nodes, stack = [], [root]
+    while stack:  # each node before its children, the last child first
+        nodes.append(stack.pop())
+        stack.extend(_children(nodes[-1]))
+    results: list[Any] = []
+    for node in reversed(nodes):
+        split = len(results) - len(_children(node))
+        results[split:] = [step(node, results[split:])]
+    return results[0]
 
 
 def _leaves(node: Node) -> Iterator[int]:
     stack: list[Node] = [node]
     while stack:
         top = stack.pop()
-        match top:
-            case int():
-                yield top
-            case Rounded():
-                stack.append(top.node)
-            case _:
-                stack.extend(reversed(top.parts))
+        if isinstance(top, int):
+            yield top
+        stack.extend(reversed(_children(top)))
 
 
-def _smallest_subtree(node: Node, i: int, j: int) -> int:
+def _smallest_subtree(root: Node, i: int, j: int) -> int:
     """The number of terms of the smallest subtree with both i and j; chains and joins fold from the left."""
-    while True:
-        if isinstance(node, Rounded):
-            node = node.node
-            continue
-        assert not isinstance(node, int)
-        counts = [set(_leaves(part)) for part in node.parts]
-        first, last = sorted(next(p for p, leaves in enumerate(counts) if k in leaves) for k in (i, j))
-        if first != last:
-            return sum(len(leaves) for leaves in counts[: last + 1])
-        node = node.parts[first]
+
+    def step(node: Node, parts: list[tuple[int, set[int], int]]) -> tuple[int, set[int], int]:
+        """Its terms, which of i and j are among them, and the size of the smallest subtree that holds both (or 0)."""
+        count, held, smallest = (1, {node} & {i, j}, 0) if isinstance(node, int) else (0, set(), 0)
+        for part_count, part_held, part_smallest in parts:
+            count, held = count + part_count, held | part_held
+            smallest = smallest or part_smallest or (count if len(held) == 2 else 0)
+        return count, held, smallest
+
+    size: int = _fold(root, step)[2]
+    return size
 
 
 def _compile(root: Node) -> Iterator[Instruction]:
@@ -378,23 +418,20 @@ def _merge_enters(instructions: Iterator[Instruction]) -> Iterator[Instruction]:
         yield ("enter", tuple(run))
 
 
-def _text(node: Node) -> str:
+def _text(root: Node) -> str:
+    text: str = _fold(root, _text_of)
+    return text[1:-1] if text.startswith("(") else text
+
+
+def _text_of(node: Node, parts: list[str]) -> str:
+    """A sum of several parts stands in brackets."""
     match node:
         case int():
             return str(node)
         case Rounded():
-            return f"{node.format}({_text(node.node)})"
-        case Chain(parts=()):
-            return "0"
-        case Chain():
-            return "+".join(_in_brackets(part) for part in node.parts)
-        case Join():
-            return "+".join(_in_brackets(part) for part in node.parts)
-    raise AssertionError(node)
-
-
-def _in_brackets(node: Node) -> str:
-    return _text(node) if isinstance(node, (int, Rounded)) or node == Chain(()) else f"({_text(node)})"
+            inner = parts[0][1:-1] if parts[0].startswith("(") else parts[0]
+            return f"{node.format}({inner})"
+    return f"({'+'.join(parts)})" if parts else "0"
 
 
 # --- tree files -----------------------------------------------------------------------------------------------------
@@ -404,42 +441,84 @@ TREE_SCHEMA = "softfloat-llm/tree/1"
 
 def write_tree(tree: Tree, path: str | Path) -> None:
     """Write a tree as JSON: {"schema", "n", "tree"}; a term is a number, a node {"chain"|"join": [parts]}."""
-    body = {"schema": TREE_SCHEMA, "n": tree.n, "tree": _to_json(tree.root)}
-    Path(path).write_text(json.dumps(body) + "\n")
+    body = _fold(tree.root, _to_json)
+    Path(path).write_text(f'{{"schema": "{TREE_SCHEMA}", "n": {tree.n}, "tree": {body}}}\n')
 
 
-def _to_json(node: Node) -> Any:
+def _to_json(node: Node, parts: list[str]) -> str:
     match node:
         case int():
-            return node
+            return str(node)
         case Rounded():
-            return {"round": str(node.format), "node": _to_json(node.node)}
-        case _:
-            return {"chain" if isinstance(node, Chain) else "join": [_to_json(part) for part in node.parts]}
+            return f'{{"round": "{node.format}", "node": {parts[0]}}}'
+    return f'{{"{"chain" if isinstance(node, Chain) else "join"}": [{", ".join(parts)}]}}'
 
 
 def read_tree(path: str | Path) -> Tree:
     """Read what `write_tree` wrote. Raises OrderError where the file is missing, malformed, or no tree of 0 … n-1."""
     try:
-        body = json.loads(Path(path).read_text())
+        *inner, body = _objects(Path(path).read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise OrderError(f"Reading the tree file {path}: {error}.") from None
-    if not (isinstance(body, dict) and body.get("schema") == TREE_SCHEMA and isinstance(body.get("n"), int)):
+    if body.get("schema") != TREE_SCHEMA or not _is_integer(body.get("n")):
         raise OrderError(f"Reading the tree file {path}: expected an object with schema {TREE_SCHEMA!r} and n.")
-    tree = Tree(body["n"], _from_json(body.get("tree"), path))
+    nodes: list[Node] = []
+    try:
+        for each in inner:
+            nodes.append(_from_json(each, nodes))
+        tree = Tree(body["n"], _node(body.get("tree"), nodes))
+    except ValueError as error:
+        raise OrderError(f"Reading the tree file {path}: {error}.") from None
     if sorted(tree.leaves) != list(range(tree.n)):
         raise OrderError(f"Reading the tree file {path}: each of the terms 0 to {tree.n - 1} must stand in it once.")
     return tree
 
 
-def _from_json(body: Any, path: str | Path) -> Node:
-    if isinstance(body, int) and not isinstance(body, bool):
-        return body
-    if isinstance(body, dict) and "round" in body:
-        return Rounded(_from_json(body.get("node"), path), format_of(body["round"]))
+def _objects(text: str) -> list[dict[str, Any]]:
+    """The objects of a JSON text as they close, the outermost last; within one, "{k}" stands for object k.
+
+    So that the depth does not matter: `json.loads` recurses. Raises ValueError for what is no JSON object.
+    """
+    closed: list[dict[str, Any]] = []
+    stack: list[list[str]] = [[]]
+    for piece in re.split(r'("(?:[^"\\]|\\.)*"|[{}])', text):
+        if piece == "{":
+            stack.append([])
+        elif piece == "}" and len(stack) > 1:
+            closed.append(json.loads("{" + "".join(stack.pop()) + "}"))
+            stack[-1].append(f'"{{{len(closed) - 1}}}"')
+        elif piece.startswith('"{'):
+            raise ValueError(f"unexpected {piece}")
+        else:
+            stack[-1].append(piece)
+    if len(stack) > 1 or not closed or "".join(stack[0]).strip() != f'"{{{len(closed) - 1}}}"':
+        raise ValueError("it is not one JSON object")
+    return closed
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _node(value: Any, nodes: Sequence[Node]) -> Node:
+    """A term number, or one of the nodes read so far. Raises ValueError."""
+    if _is_integer(value):
+        return int(value)
+    match = re.fullmatch(r"\{([0-9]+)\}", value) if isinstance(value, str) else None
+    if match is None or int(match[1]) >= len(nodes):
+        raise ValueError("a node is a number or an object with chain, join or round")
+    return nodes[int(match[1])]
+
+
+def _from_json(body: dict[str, Any], nodes: Sequence[Node]) -> Node:
+    if isinstance(body.get("round"), str):
+        try:
+            return Rounded(_node(body.get("node"), nodes), format_of(body["round"]))
+        except FormatError as error:
+            raise ValueError(str(error).rstrip(".")) from None
     for key, kind in (("chain", Chain), ("join", Join)):
-        if isinstance(body, dict) and isinstance(body.get(key), list):
-            parts = tuple(_from_json(part, path) for part in body[key])
+        if isinstance(body.get(key), list):
+            parts = tuple(_node(part, nodes) for part in body[key])
             if parts or kind is Chain:
                 return kind(parts)
-    raise OrderError(f"Reading the tree file {path}: a node is a number or an object with chain, join or round.")
+    raise ValueError("a node is a number or an object with chain, join or round")

@@ -115,13 +115,13 @@ class Precision:
 
     def _check(self) -> None:
         """Storage f64 is for looking: its products are not exact in float64, so they must be asked for as rounded."""
-        if self.storage.precision <= 24 or self.acc == EXACT:
+        is_narrow = self.storage.precision <= 24
+        if is_narrow or (self.product == self.storage and self.rounding.product == "ties_to_even"):
             return
-        if self.product is None or self.product.precision < 53:
-            raise PrecisionError(
-                f"Storage {self.storage} needs product={self.storage} (products rounded as the hardware does) or"
-                f" acc=exact; found product={self.product or 'exact'}, acc={self.acc}."
-            )
+        raise PrecisionError(
+            f"Storage {self.storage} needs product={self.storage} with ties_to_even (products as the hardware rounds"
+            f" them); found product={self.product or 'exact'}, rounding {self.rounding.product}."
+        )
 
     def __str__(self) -> str:
         return ",".join(f"{key}={value}" for key, value in self.items())
@@ -231,4 +231,3 @@ def _from_jax(spelling: str) -> dict[str, Any]:
         )
     keys: dict[str, Any] = {"storage": match[1].lower(), "acc": match[2].lower()}
     return keys | ({"product": "f64"} if match[1] == "F64" else {})
-

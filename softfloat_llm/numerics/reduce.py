@@ -17,7 +17,7 @@ from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.accumulate import Terms, arithmetic_of, exact_sum, follow
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
-from softfloat_llm.numerics.rounding import carry, flush, round_wide
+from softfloat_llm.numerics.rounding import as_float64, carry, flush, round_wide
 
 PrecisionLike = str | Precision | Mapping[str, Any]
 
@@ -73,7 +73,10 @@ def matmul(
 def sum_stages(x: npt.ArrayLike, at: PrecisionLike, axis: int = -1, *, init: npt.ArrayLike | None = None) -> Stages:
     """`sum`, with the accumulator before the output rounding."""
     at = precision_of(at)
-    wide = np.moveaxis(operand(x, "x", at), axis, -1)
+    wide = operand(x, "x", at)
+    if not -wide.ndim <= axis < wide.ndim:
+        raise PrecisionError(f"sum over axis {axis}: x has the shape {wide.shape}.")
+    wide = np.moveaxis(wide, axis, -1)
     return _reduced(lambda k: wide[..., k], wide, at, init)
 
 
@@ -81,7 +84,7 @@ def dot_stages(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: n
     """`dot`, with the accumulator before the output rounding."""
     at = precision_of(at)
     left, right = operand(a, "a", at), operand(b, "b", at)
-    if left.shape[-1:] != right.shape[-1:]:
+    if not left.ndim or left.shape[-1:] != right.shape[-1:] or not _can_broadcast(left, right):
         raise PrecisionError(f"dot sums over the last axis: a has {left.shape}, b has {right.shape}.")
     left, right = np.broadcast_arrays(left, right)
     if at.acc == EXACT:
@@ -97,20 +100,37 @@ def matmul_stages(
     a, b = np.asarray(a), np.asarray(b)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise PrecisionError(f"matmul takes a (M, K) and b (K, N): a has {a.shape}, b has {b.shape}.")
-    start = None if init is None else np.broadcast_to(np.asarray(init).astype(np.float64), (a.shape[0], b.shape[1]))
+    start = _start(init, (a.shape[0], b.shape[1]), at)
     acc = kernels.matmul(a, b, at, init=start, workers=workers)
     return rounded_output(acc, at)
 
 
 def _reduced(terms: Terms, wide: Float64Array, at: Precision, init: npt.ArrayLike | None) -> Stages:
     shape, n = wide.shape[:-1], wide.shape[-1]
-    start = None if init is None else np.broadcast_to(np.asarray(init).astype(np.float64), shape)
+    start = _start(init, shape, at)
     if at.acc == EXACT:
         rows = wide if start is None else np.concatenate([wide, start[..., None]], axis=-1)
         out = carry(exact_sum(rows, at), at.output)
         return Stages(out, out)
     program = at.order.tree(n).program()
     return rounded_output(follow(program, terms, arithmetic_of(at.acc, at), shape, start), at)
+
+
+def _can_broadcast(left: Array, right: Array) -> bool:
+    pairs = zip(left.shape[::-1], right.shape[::-1], strict=False)
+    return all(m == n or 1 in (m, n) for m, n in pairs)
+
+
+def _start(init: npt.ArrayLike | None, shape: tuple[int, ...], at: Precision) -> Float64Array | None:
+    """Where the accumulators start, as float64 of this shape. Raises FormatError where they cannot hold it."""
+    if init is None:
+        return None
+    wide = _reals(init, "init")
+    if at.acc.format is not None:
+        check_held(wide, "init", at.acc.format, "acc")
+    if not _can_broadcast(wide, np.empty(shape)) or wide.ndim > len(shape):
+        raise PrecisionError(f"init has the shape {wide.shape}, the result {shape}.")
+    return np.broadcast_to(wide, shape)
 
 
 def rounded_output(acc: Float64Array, at: Precision) -> Stages:
@@ -129,20 +149,27 @@ def operand(x: npt.ArrayLike, name: str, at: Precision) -> Float64Array:
     Raises FormatError, naming the first value that the storage cannot hold.
     """
     values = np.asarray(x)
-    wide = values.astype(np.float64)
+    wide = _reals(values, name)
     if values.dtype != at.storage.dtype or not at.storage.has_own_dtype:
         check_held(wide, name, at.storage)
     return flush(wide, at.storage) if "daz" in at.subnormals.storage else wide
 
 
-def check_held(wide: Float64Array, name: str, fmt: Format) -> None:
-    """Raises FormatError where a value is not one of the format."""
-    is_lost = (round_wide(wide, fmt) != wide) & ~np.isnan(wide)
+def _reals(x: npt.ArrayLike, name: str) -> Float64Array:
+    wide = as_float64(np.asarray(x))
+    if wide is None:
+        raise FormatError(f"Operand {name} has more bits than float64 holds. Round it first, with round_to.")
+    return wide
+
+
+def check_held(wide: Float64Array, name: str, fmt: Format, stage: str = "storage") -> None:
+    """Raises FormatError where a value is not one of the format of the stage."""
+    is_lost = (round_wide(wide, fmt) != wide) & ~(np.isnan(wide) & fmt.has_nan)
     if is_lost.any():
         found = wide[is_lost].flat[0]
         raise FormatError(
-            f"Operand {name} has the value {float(found)!r}, which storage={fmt} cannot hold."
-            f" Round it first, with round_to({name}, '{fmt}'), or choose another storage."
+            f"Operand {name} has the value {float(found)!r}, which {stage}={fmt} cannot hold."
+            f" Round it first, with round_to({name}, '{fmt}'), or choose another {stage}."
         )
 
 

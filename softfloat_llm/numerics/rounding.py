@@ -7,6 +7,7 @@ any narrower rounding is right (Boldo and Melquiond, Emulation of FMA and correc
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
@@ -85,7 +86,8 @@ def as_float64(values: Array) -> Float64Array | None:
         raise FormatError(f"Only real numbers can be rounded, not an array of {values.dtype}.")
     if kind in "iu" and values.dtype.itemsize == 8 and values.size:
         return values.astype(np.float64) if _fits_53_bits(values) else None
-    wide = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        wide = values.astype(np.float64)
     if values.dtype.itemsize > 8 and not np.array_equal(wide.astype(values.dtype), values, equal_nan=True):
         return None
     return wide
@@ -102,7 +104,11 @@ def _fits_53_bits(values: Array) -> bool:
 def _round_objects(values: Array, fmt: Format, mode: str, overflow: str, subnormals: str) -> Float64Array:
     """Integers beyond 53 bits, Fractions and extended floats, one by one through the exact form."""
     options = {"overflow": overflow, "subnormals": subnormals}
-    flat = [exact.round_exact(_real(v), fmt, mode, **options) for v in values.ravel().tolist()]
+    reals = [_real(v) for v in values.ravel().tolist()]
+    if "daz" in subnormals:
+        normal = fmt.smallest_normal
+        reals = [math.copysign(0.0, v) if -normal < v < normal else v for v in reals]
+    flat = [exact.round_exact(v, fmt, mode, **options) for v in reals]
     return np.array(flat, np.float64).reshape(values.shape)
 
 
@@ -157,10 +163,11 @@ def flush(x: Float64Array, fmt: Format) -> Float64Array:
 def _on_grid(x: Float64Array, fmt: Format, mode: str, floor: float) -> Float64Array:
     """x rounded to `precision` bits; below `floor` (a power of two) to the grid of `floor`. No overflow, no specials.
 
-    The scaling by the quantum is exact: it is a power of two, and the quotient stays far inside float64.
+    The scaling by the quantum is exact: it is a power of two, and the quotient stays below 2^precision. (An infinite x
+    gets the quantum of float64's last binade, and stays infinite.)
     """
     binade = (bits_of(x) & EXPONENT_MASK).view(np.float64)
-    quantum = np.clip(binade, floor, 2.0 * 2.0**fmt.emax) * fmt.eps
+    quantum = np.clip(binade, floor, 2.0**1023) * fmt.eps
     rounded: Float64Array = _to_integer(x / quantum, mode) * quantum
     return rounded
 
@@ -293,7 +300,8 @@ def round_sum(
     if mode != "toward_negative":
         return rounded
     is_both_positive = (x == 0) & (y == 0) & ~np.signbit(x) & ~np.signbit(y)
-    return np.where((x == -y) & np.isfinite(x) & ~is_both_positive, -0.0, rounded)
+    is_negative_zero = (x == -y) & np.isfinite(x) & ~is_both_positive & fmt.has_negative_zero
+    return np.where(is_negative_zero, -0.0, rounded)
 
 
 def ulp(x: npt.ArrayLike, fmt: str | Format) -> Any:
