@@ -219,6 +219,13 @@ def test_owner_and_name_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.M
         open_model("owner/other")
 
 
+def test_the_built_in_model_opens_without_a_network() -> None:
+    model = open_model("tiny")
+    assert model.config.notes == ()
+    assert model.tokenizer is not None
+    assert model.tokenizer.decode(model.encode("a b")) == "a b"
+
+
 def test_text_without_a_tokenizer_is_a_token_error(tmp_path: Path) -> None:
     model = open_model(write_checkpoint(tmp_path))
     with pytest.raises(TokenError, match=r"has no tokenizer\.json.*Give token ids"):

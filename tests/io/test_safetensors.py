@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softfloat_llm.errors import CheckpointError
-from softfloat_llm.io.safetensors import DTYPES, MAX_HEADER_BYTES, open_tensors, read_header, write_tensors
+from softfloat_llm.io.safetensors import DTYPES, MAX_HEADER_BYTES, Array, open_tensors, read_header, write_tensors
 
 GOOD = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
 TWICE = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
@@ -50,7 +50,7 @@ def test_each_dtype_round_trips_bit_for_bit(path: Path, dtype: str) -> None:
 
 
 def test_the_safetensors_library_reads_what_is_written(path: Path) -> None:
-    tensors = {
+    tensors: dict[str, Array] = {
         "b": np.arange(3, dtype=np.float16),
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "c": np.array([[1.5]]),
@@ -63,7 +63,7 @@ def test_the_safetensors_library_reads_what_is_written(path: Path) -> None:
 
 
 def test_what_the_safetensors_library_writes_is_read(path: Path) -> None:
-    tensors = {"b": np.arange(3, dtype=np.float16), "a": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    tensors: dict[str, Array] = {"b": np.arange(3, dtype=np.float16), "a": np.arange(6, dtype=np.float32).reshape(2, 3)}
     safetensors.numpy.save_file(tensors, path, {"format": "pt"})
     found = open_tensors(path)
     assert {name: t.tolist() for name, t in found.items()} == {name: t.tolist() for name, t in tensors.items()}
@@ -71,7 +71,7 @@ def test_what_the_safetensors_library_writes_is_read(path: Path) -> None:
 
 
 def test_the_bytes_do_not_depend_on_the_order_of_writing(tmp_path: Path) -> None:
-    tensors = {"a": np.ones(2, np.float32), "b": np.ones(2, np.float16)}
+    tensors: dict[str, Array] = {"a": np.ones(2, np.float32), "b": np.ones(2, np.float16)}
     write_tensors(tmp_path / "1", tensors)
     write_tensors(tmp_path / "2", {name: tensors[name] for name in ("b", "a")})
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
