@@ -107,19 +107,20 @@ TIES: dict[str, tuple[str, ...]] = {
     "The lamp shines": ("red", "green", "blue"),
     "The wind comes from the": ("north", "south", "east", "west"),
 }
-# Stories are written once for each combination of the choices in braces; {1} and {2} repeat a choice.
-NAMES = ("Anna|She", "Mia|She", "Tom|He", "Ben|He")
+# Stories are written once for each name and each combination of their choices {0}, {1} and so on.
+NAMES = pairs("Anna/She Mia/She Tom/He Ben/He")
 STORIES = (
     (
-        "{0} has a {1}. The {1} is {2}. {9} plays with the {1} in the {3}. Then the {1} is tired and sleeps.",
+        "{name} has a {0}. The {0} is {1}. {He} plays with the {0} in the {2}. Then the {0} is tired and sleeps.",
         (("cat", "dog"), ("black", "white"), ("garden", "house")),
     ),
     (
-        "One day {0} went to the {1}. {9} saw a {2} there. The {2} was very {3}. {0} told a friend about it.",
+        "One day {name} went to the {0}. {He} saw a {1} there. The {1} was very {2}. {name} told a friend about it.",
         (("park", "sea", "market"), ("bird", "horse"), ("big", "small")),
     ),
     (
-        "It was {1}. {0} was {2}, so {9} went home. At home there was {3} to eat. After that {0} was happy again.",
+        "It was {0}. {name} was {1}, so {he} went home. At home there was {2} to eat. "
+        "After that {name} was happy again.",
         (("morning", "evening"), ("cold", "hungry"), ("bread", "soup")),
     ),
 )
@@ -157,10 +158,8 @@ def ties(rng: random.Random, repeats: int) -> Iterator[str]:
 def stories() -> Iterator[str]:
     """Every story with every name and every combination of its choices, once."""
     for template, choices in STORIES:
-        for who, *picked in itertools.product(NAMES, *choices):
-            name, pronoun = who.split("|")
-            story = template.replace("{9}", pronoun if "so {9}" not in template else pronoun.lower())
-            yield story.format(name, *picked)
+        for (name, pronoun), *picked in itertools.product(NAMES, *choices):
+            yield template.format(*picked, name=name, He=pronoun, he=pronoun.lower())
 
 
 def corpus(seed: int) -> list[str]:

@@ -143,7 +143,7 @@ def test_every_end_begins_a_text_equally_often() -> None:
 def test_the_choices_of_the_stories_are_balanced() -> None:
     text = " ".join(train.stories())
     assert text.count("The cat is black.") == text.count("The cat is white.") > 0
-    assert text.count("There was") == text.count("{") == 0
+    assert "{" not in text  # every field was filled
     for name in ("Anna", "Mia", "Tom", "Ben"):
         assert text.count(f"{name} has a cat.") == text.count(f"{name} has a dog.") > 0
 
