@@ -38,19 +38,19 @@ def _pick(*choices: tuple[Array, Any]) -> Float64Array:
     """The value of the first condition that holds, element by element; NaN where none does."""
     picked: Float64Array = np.full(np.shape(choices[0][0]), np.nan)
     for condition, value in reversed(choices):
-        picked = np.where(condition, value, picked)
+        picked = np.where(condition, np.asarray(value, np.float64), picked)
     return picked
 
 
-def _beside(value: Any, direction: Any) -> Float64Array:
+def _beside(value: float | Float64Array, direction: Float64Array) -> Float64Array:
     """A number strictly between `value` and its float64 neighbour, rounded to odd; `value` itself where direction is 0.
 
     The sign of direction says on which side the number lies. Of the two float64, the one with an odd last bit is taken.
     """
-    value = np.broadcast_to(np.asarray(value, np.float64), np.shape(direction))
-    neighbour = np.nextafter(value, np.copysign(np.inf, direction))
-    is_odd = (np.ascontiguousarray(value).view(np.int64) & 1).astype(bool)
-    return np.where((direction == 0) | is_odd, value, neighbour)
+    start = np.zeros_like(direction) + value
+    neighbour = np.nextafter(start, np.copysign(np.inf, direction))
+    is_kept: Array = (direction == 0) | (start.view(np.int64) & 1 == 1)
+    return np.where(is_kept, start, neighbour)
 
 
 def exp_stand_in(x: Float64Array) -> Float64Array:
