@@ -248,7 +248,9 @@ def _build(levels: tuple[Level, ...], terms: tuple[int, ...], text: str) -> Node
             lanes = [_build(inner, terms[lane :: level.size], text) for lane in range(level.size)]
             return _join_by(level.join, lanes)
         case "blocked":
-            return Chain(tuple(_build(inner, block, text) for block in _chunks(terms, level.size)))
+            blocks = (_build(inner, block, text) for block in _chunks(terms, level.size))
+            # a lone term that its own order rounds is a block of one, not a term that enters unrounded
+            return Chain(tuple(Join((block,)) if isinstance(block, int) else block for block in blocks))
         case "split-k":
             return _split(level, inner, terms, text)
         case "perm":

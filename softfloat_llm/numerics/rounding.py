@@ -199,8 +199,9 @@ def _flush_tiny(rounded: Float64Array, x: Float64Array, fmt: Format, mode: str) 
         return rounded
     unbounded = _on_grid(x[is_small], fmt, mode, 2.0**-1000)
     kept = np.where(np.abs(unbounded) < fmt.smallest_normal, np.copysign(0.0, unbounded), unbounded)
-    rounded[is_small] = kept
-    return rounded
+    flushed = np.asarray(rounded)  # of a single number, NumPy made a scalar
+    flushed[is_small] = kept
+    return flushed
 
 
 def _overflowed(rounded: Float64Array, fmt: Format, mode: str, overflow: str) -> Float64Array:
