@@ -142,6 +142,7 @@ def exp_enclosure(x: Fraction, bits: int) -> Enclosure:
 
     x and n log 2 are taken with 16 more bits: r is within 2 units. e^r is then within 4b + 2 + 3 units.
     """
+    assert abs(x) < 1 << 12  # a larger result overflows or underflows every format: `functions` has decided it
     b = bits + _GUARD
     log2 = ln2(b + 16)
     fixed = to_fixed(x, b + 16)

@@ -1,4 +1,4 @@
-"""The functions against MPFR (`tests/data/hardware`), their relations on every input, their arguments, their portability.
+"""The functions against MPFR (`tests/data/hardware`), their relations on every input, arguments and portability.
 
 `test_functions_against_decimal` has the other modes and formats, `test_special_values` infinities, zeros and NaN.
 """
