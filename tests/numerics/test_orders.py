@@ -1,0 +1,267 @@
+"""Orders: text, trees, files; and each order reveals itself to the mask probe."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from softfloat_llm.errors import OrderError
+from softfloat_llm.numerics import reduce
+from softfloat_llm.numerics.formats import bf16
+from softfloat_llm.numerics.orders import (
+    Chain,
+    Join,
+    Order,
+    Rounded,
+    Tree,
+    permutation,
+    read_tree,
+    write_tree,
+)
+from tests.oracle import ExactMachine, sum_in_order
+
+TABLE = [
+    "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:1", "lanes:2", "lanes:3", "lanes:8", "lanes:8:adj",
+    "lanes:5:seq", "lanes:32", "blocked:1", "blocked:4", "blocked:32", "split-k:1", "split-k:2", "split-k:5", "perm:0",
+    "perm:7", "blocked:32 > lanes:2", "blocked:4 > pairwise", "lanes:4:adj > tree:half", "split-k:3 > reverse",
+    "perm:3 > lanes:4", "blocked:9 > blocked:4 > lanes:2", "perm:1 > split-k:2 > perm:2 > pairwise",
+]  # fmt: skip
+
+
+def nested(n, text="0", left=True):
+    """A tree file of joins, each inside the next, as deep as it has terms."""
+    parts = [f'{{"join": [{"" if left else f"{k}, "}' for k in range(n - 1, 0, -1)]
+    ends = [f", {k}]}}" if left else "]}" for k in range(1, n)]
+    return f'{{"schema": "softfloat-llm/tree/1", "n": {n}, "tree": {"".join(parts)}{text}{"".join(ends)}}}'
+
+
+# --- Text -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [*TABLE, "split-k:2:bf16", "split-k:4:f16 > lanes:8"])
+def test_an_order_parses_back_from_what_it_prints(text):
+    order = Order(text)
+    assert str(order) == text
+    assert Order(str(order)) == order
+    assert hash(Order(str(order))) == hash(order)
+    assert Order(order) == order
+
+
+def test_spaces_around_the_arrow_do_not_matter():
+    assert str(Order(" blocked:4>lanes:2 ")) == "blocked:4 > lanes:2"
+
+
+def test_different_orders_differ():
+    assert len({Order(text) for text in TABLE}) == len(TABLE)
+    assert Order("lanes:8") == Order("lanes:8:half")
+    assert Order("lanes:8") != "lanes:8"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sqe", "Did you mean 'seq'?"), ("", "Unknown order ''"), ("lanes", "lanes:W"), ("lanes:0", "0 is below 1"),
+        ("lanes:-1", "'-1' is not a whole number"), ("lanes:٣", "not a whole number"), ("lanes:99999", "at most 65536"),
+        ("lanes:8:left", "half, adj, seq"), ("blocked:4:2", "too many arguments"), ("seq:1", "takes no argument"),
+        ("split-k:2:b16", "stored in a format"), ("tree", "takes an argument"), ("tree:left", "tree:adj, tree:half or"),
+        ("lanes:8 > pairwis", "Did you mean 'pairwise'?"), ("pairwise > seq", "Before '>' stands one of"),
+        ("seq > seq", "'seq' has no blocks"), ("blocked:4 >", "Unknown order ''"), ("fused:16", "not available"),
+        ("tree:@/no/such/file", "No such file"), ("perm:x", "not a whole number"),
+    ],
+)  # fmt: skip
+def test_a_malformed_order_is_refused_saying_what_was_expected(text, says):
+    with pytest.raises(OrderError) as caught:
+        Order(text)
+    assert says in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("word", [None, 8, ["seq"]])
+def test_what_is_no_text_is_no_order(word):
+    with pytest.raises(OrderError, match="named by a text"):
+        Order(word)
+
+
+def test_shape_free_orders_are_those_that_zeros_at_the_end_do_not_change():
+    free = [text for text in TABLE if Order(text).is_shape_free]
+    assert free == [t for t in TABLE if not any(word in t for word in ("pairwise", "tree", "split-k", "perm"))]
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(37).astype(np.float16)
+    for text in free:
+        at = f"storage=f16,acc=f16,order={text}"
+        assert reduce.sum(x, at) == reduce.sum(np.concatenate([x, np.zeros(11, np.float16)]), at), text
+
+
+# --- Trees ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "tree"),
+    [
+        ("seq", 4, Chain((0, 1, 2, 3))),
+        ("reverse", 3, Chain((2, 1, 0))),
+        ("pairwise", 5, Join((Join((Join((0, 1)), 2)), Join((3, 4))))),
+        ("pairwise", 1, 0),
+        ("tree:adj", 5, Join((Join((Join((0, 1)), Join((2, 3)))), 4))),
+        ("tree:half", 5, Join((Join((Join((0, 4)), 2)), Join((1, 3))))),
+        ("lanes:2", 5, Join((Chain((0, 2, 4)), Chain((1, 3))))),
+        ("lanes:4", 2, Join((Join((Chain((0,)), Chain(()))), Join((Chain((1,)), Chain(())))))),
+        ("lanes:1", 2, Chain((0, 1))),
+        ("blocked:2", 5, Chain((Chain((0, 1)), Chain((2, 3)), Chain((4,))))),
+        ("blocked:2 > pairwise", 3, Chain((Join((0, 1)), Join((2,))))),
+        ("split-k:2", 5, Join((Chain((0, 1, 2)), Chain((3, 4))))),
+        ("split-k:2:bf16", 2, Join((Rounded(Chain((0,)), bf16), Rounded(Chain((1,)), bf16)))),
+        ("split-k:4", 5, Join((Chain((0, 1)), Chain((2, 3)), Chain((4,))))),
+        ("blocked:4 > lanes:2", 4, Chain((Join((Chain((0, 2)), Chain((1, 3)))),))),
+    ],
+)
+def test_the_tree_is_that_of_the_table(text, n, tree):
+    assert Order(text).tree(n).root == tree
+
+
+@pytest.mark.parametrize("text", TABLE)
+def test_every_term_stands_in_the_tree_once(text):
+    for n in range(71):
+        assert sorted(Order(text).tree(n).leaves) == list(range(n))
+
+
+def test_a_tree_prints_its_brackets():
+    assert str(Order("split-k:2").tree(5)) == "(0+1+2)+(3+4)"
+    assert str(Order("split-k:2:bf16").tree(3)) == "bf16(0+1)+bf16(2)"
+    assert str(Order("pairwise").tree(1)) == "0"
+    assert repr(Order("pairwise").tree(3)) == "Tree(3, (0+1)+2)"
+
+
+def test_trees_are_equal_where_the_same_additions_are_done():
+    assert Order("split-k:2").tree(4) == Tree(4, Join((Chain((0, 1)), Chain((2, 3)))))
+    assert Tree(3, Join((Join((0, 1)), 2))) == Tree(3, Join((0, 1, 2)))
+    assert Tree(3, Join((0, 1, 2))) != Tree(3, Chain((0, 1, 2)))
+    assert len({Order("seq").tree(3), Order("lanes:1").tree(3)}) == 1
+
+
+def test_a_negative_number_of_terms_is_refused():
+    with pytest.raises(OrderError, match="cannot be negative"):
+        Order("seq").tree(-1)
+
+
+# --- The mask probe -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", TABLE)
+def test_every_order_reveals_itself_to_the_mask_probe(text):
+    """+M at i, -M at j, ones elsewhere: what survives counts the leaves outside the smallest subtree with i and j."""
+    huge = 2.0**100
+    for n in (2, 3, 5, 8, 11, 16, 19):
+        pairs = list(itertools.combinations(range(n), 2))
+        probes = np.ones((len(pairs), n), np.float32)
+        for row, (i, j) in zip(probes, pairs, strict=True):
+            row[i], row[j] = huge, -huge
+        tree = Order(text).tree(n)
+        want = [tree.survivors(i, j) for i, j in pairs]
+        assert reduce.sum(probes, f"storage=f32,acc=f32,order={text}").tolist() == want
+        assert want == [tree.survivors(j, i) for i, j in pairs]
+        machine = ExactMachine("f32")
+        for row, counted in list(zip(probes.tolist(), want, strict=True))[:: 1 + len(pairs) // 12]:
+            assert sum_in_order(text, row, machine, permute=permuted) == counted
+
+
+def permuted(terms, seed):
+    return [terms[i] for i in permutation(len(terms), seed)]
+
+
+# --- Permutations ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 123_456_789, 999_999_999])
+def test_permutation_is_one_for_every_length(seed):
+    for n in (0, 1, 2, 17, 70, 1000):
+        assert sorted(permutation(n, seed)) == list(range(n))
+
+
+def splitmix64(n, seed):
+    """SplitMix64 in Python integers, from the paper's constants; the seed spreads by an odd multiplier."""
+    wrap = 2**64
+    keys = []
+    for k in range(1, n + 1):
+        z = (k * 0x9E3779B97F4A7C15 + seed * 0xD1342543DE82EF95) % wrap
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % wrap
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % wrap
+        keys.append(z ^ (z >> 31))
+    return sorted(range(n), key=keys.__getitem__)
+
+
+def test_permutation_values_are_pinned():
+    for n, seed in itertools.product((8, 70), (0, 1, 2, 999_999_999)):
+        assert permutation(n, seed) == splitmix64(n, seed)
+    assert permutation(8, 1) != permutation(8, 2)
+
+
+# --- Tree files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [*TABLE, "split-k:2:bf16", "split-k:1:f16"])
+def test_a_tree_file_reads_back_and_sums_the_same_bits(text, tmp_path):
+    x = np.random.default_rng(2).standard_normal(13).astype(np.float16)
+    tree = Order(text).tree(13)
+    write_tree(tree, tmp_path / "tree.json")
+    back = read_tree(tmp_path / "tree.json")
+    assert back.root == tree.root
+    order = Order(f"tree:@{tmp_path / 'tree.json'}")
+    assert Order(str(order)) == order
+    assert order.tree(13) == tree
+    assert reduce.sum(x, f"storage=f16,acc=f16,order={order}") == reduce.sum(x, f"storage=f16,acc=f16,order={text}")
+
+
+def test_a_tree_file_may_stand_inside_another_order(tmp_path):
+    write_tree(Order("pairwise").tree(4), tmp_path / "tree.json")
+    order = Order(f"blocked:4 > tree:@{tmp_path / 'tree.json'}")
+    assert order.tree(8).root == Order("blocked:4 > pairwise").tree(8).root
+    with pytest.raises(OrderError, match="sums 4 terms, but here there are 2"):
+        order.tree(6)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("", "not one JSON object"), ("[]", "not one JSON object"), ("{", "not one JSON object"),
+        ("{}}", "not one JSON object"),
+        ('{"schema": "x", "n": 1, "tree": 0}', "schema"), ('{"schema": "softfloat-llm/tree/1", "tree": 0}', "schema"),
+        ('{"schema": "softfloat-llm/tree/1", "n": true, "tree": 0}', "schema"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 2, "tree": 0}', "each of the terms 0 to 1"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 2, "tree": {"join": [0, 0]}}', "each of the terms"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 1, "tree": {"join": []}}', "a node is a number or an object"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 1, "tree": {"sum": [0]}}', "a node is a number or an object"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 1, "tree": "0"}', "a node is a number or an object"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 1, "tree": [0]}', "a node is a number or an object"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 1, "tree": 0.0}', "a node is a number or an object"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 1, "tree": {"round": "bf61", "node": 0}}', "Did you mean 'bf16'?"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 1, "tree": {"round": "bf16"}}', "a node is a number or an object"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 2, "tree": {"join": ["{0}", 1]}}', "unexpected"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 1, "tree": 0} 7', "not one JSON object"),
+        ('{"schema": "softfloat-llm/tree/1" "n": 1, "tree": 0}', "delimiter"),
+        ('{"schema": "softfloat-llm/tree/1", "n": 1, "tree": ' + "[" * 100_000 + "]" * 100_000 + "}", "recursion"),
+    ],
+)  # fmt: skip
+def test_a_broken_tree_file_is_refused_with_its_path(body, says, tmp_path):
+    path = tmp_path / "tree.json"
+    path.write_text(body)
+    with pytest.raises(OrderError) as caught:
+        read_tree(path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_tree_of_5000_levels_does_not_meet_the_recursion_limit(is_left, tmp_path):
+    path = tmp_path / "tree.json"
+    path.write_text(nested(5000, left=is_left))
+    order = Order(f"tree:@{path}")
+    tree = order.tree(5000)
+    assert str(tree).count("+") == 4999
+    assert tree.survivors(0, 10) == 4989
+    assert reduce.sum(np.ones(5000, np.float16), f"storage=f16,acc=f16,order={order}") == 2048.0
+    write_tree(tree, tmp_path / "again.json")
+    assert read_tree(tmp_path / "again.json") == tree
+    assert hash(tree) == hash(read_tree(path))
