@@ -1,0 +1,408 @@
+"""A recipe: the whole precision policy of an engine, as data.
+
+A recipe is a list of layers; a layer is a list of settings (selector, key, word). Layers come from the recipe it is
+based on, from its own table, from the precision flags, and from `--at`; a later layer wins, and inside one layer the
+narrower selector does. `Recipe.at(site)` gives what applies at one site. Start reading at `recipe_of`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest
+from softfloat_llm.numerics.formats import Format, format_of
+from softfloat_llm.numerics.precision import Precision, precision_of, precision_of_keys
+from softfloat_llm.sites import MODE_KEYS, SITES, Site, select, specificity
+
+STATUSES = {
+    "bits": "equal to a real run, bit for bit",
+    "policy": "formats and roundings as read in source or documentation; orders are this package's own",
+}
+PRECISION_FLAGS = ("storage", "product", "acc", "output", "order", "rounding", "subnormals")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """At the sites that `selector` names, `key` is `word`."""
+
+    selector: str
+    key: str
+    word: str
+
+    def __str__(self) -> str:
+        return f"{self.selector}.{self.key}={self.word}"
+
+
+@dataclass(frozen=True)
+class SiteSpec:
+    """What applies at one site: its stages, the format of its other steps, and its options."""
+
+    site: str
+    precision: Precision
+    compute: Format
+    options: Mapping[str, str]
+    set_by: Mapping[str, str]
+    """key -> the setting that decided it, for messages."""
+
+    @property
+    def storage(self) -> Format:
+        return self.precision.storage
+
+    @property
+    def output(self) -> Format:
+        return self.precision.output
+
+    def words(self) -> dict[str, str]:
+        """Every key of the site with its word, as a recipe file would say it."""
+        site = SITES[self.site]
+        words = {key: word for key, word in self.precision.items() if site.takes(key)}
+        if "compute" in site.keys:
+            words["compute"] = str(self.compute)
+        return words | dict(self.options)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named precision policy: for each site of the model its stages.
+
+    `Recipe(storage="bf16", acc="f16")` is the recipe of these flags; `at` maps `SITE.KEY` to a word, and `base` is the
+    recipe that all of it is put upon. Raises RecipeError, FormatError, OrderError or PrecisionError for words that have
+    no meaning.
+    """
+
+    name: str
+    layers: tuple[tuple[Setting, ...], ...]
+    about: str = ""
+    source: str = ""
+    status: str = "policy"
+    evidence: str = ""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        base: str | Recipe | None = None,
+        storage: str | Format | None = None,
+        product: str | Format | None = None,
+        acc: str | Format | None = None,
+        output: str | Format | None = None,
+        order: str | None = None,
+        rounding: str | None = None,
+        subnormals: str | None = None,
+        kv: str | Format | None = None,
+        at: Mapping[str, str] | Iterable[str] = (),
+        about: str = "",
+        source: str = "",
+        status: str = "policy",
+        evidence: str = "",
+    ) -> None:
+        parent = recipe_of(base) if base is not None else None
+        flags = {"storage": storage, "product": product, "acc": acc, "output": output, "order": order}
+        flags |= {"rounding": rounding, "subnormals": subnormals, "kv": kv}
+        given = {key: str(word) for key, word in flags.items() if word is not None}
+        extra = tuple(layer for layer in (_flag_layer(given), _at_layer(at)) if layer)
+        inherited = parent.layers if parent else ()
+        values = {
+            "name": name or _spelled(parent, given, at),
+            "layers": inherited + extra,
+            "about": about or (parent.about if parent and not extra else ""),
+            "source": source or (parent.source if parent else ""),
+            "status": status if not parent or not extra else "policy",
+            "evidence": evidence or (parent.evidence if parent and not extra else ""),
+        }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+        for site in SITES:  # a recipe that exists can be followed: bad words are found here, not in the middle of a run
+            self.at(site)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.layers))
+
+    def at(self, site: str) -> SiteSpec:
+        """What applies at a site. Raises RecipeError for an unknown site."""
+        if site not in SITES:
+            raise RecipeError(f"Unknown site {site!r}.{nearest(site, SITES)} Sites: {' '.join(SITES)}.")
+        return self._specs[site]
+
+    @cached_property
+    def _specs(self) -> dict[str, SiteSpec]:
+        decided: dict[str, dict[str, Setting]] = {name: {} for name in SITES}
+        for layer in self.layers:
+            for setting in sorted(layer, key=lambda s: specificity(s.selector)):
+                for name in _takers(setting):
+                    decided[name][setting.key] = setting
+        return {name: _site_spec(SITES[name], settings) for name, settings in decided.items()}
+
+    def words(self) -> dict[str, dict[str, str]]:
+        """The full expansion: site -> key -> word. Two recipes with the same expansion give the same bits."""
+        return {name: self.at(name).words() for name in SITES}
+
+    def difference(self) -> list[str]:
+        """What differs from the plain recipe of `lm_head`'s flags, as `SITE.KEY=WORD` texts: for a short print."""
+        head = self.at("lm_head").precision
+        plain = _plain_words(str(head.storage), dict(head.items()))
+        return [
+            f"{name}.{key}={word}"
+            for name, keys in self.words().items()
+            for key, word in keys.items()
+            if plain[name].get(key) != word
+        ]
+
+
+def _plain_words(storage: str, words: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    flags = {key: word for key, word in words.items() if key in PRECISION_FLAGS and key != "storage"}
+    if flags.get("output") == storage:
+        flags.pop("output")
+    return Recipe("plain", storage=storage, **flags).words()
+
+
+def _takers(setting: Setting) -> list[str]:
+    """The sites that a setting reaches: those it names which have such a key. Raises RecipeError where none has."""
+    names = select(setting.selector)
+    takers = [name for name in names if SITES[name].takes(setting.key)]
+    if not takers:
+        keys = sorted({key for name in names for key in (*SITES[name].keys, *SITES[name].forms)}) + list(MODE_KEYS)
+        raise RecipeError(
+            f"{setting}: site {setting.selector!r} has no {setting.key!r}.{nearest(setting.key, keys)}"
+            f" It takes {', '.join(keys)}."
+        )
+    return takers
+
+
+def _site_spec(site: Site, settings: Mapping[str, Setting]) -> SiteSpec:
+    words = {key: setting.word for key, setting in settings.items()}
+    try:
+        options = {key: _option(site, key, words.get(key)) for key in site.forms}
+        compute = format_of(words.get("compute", "f32"))
+        return SiteSpec(
+            site.name, _precision(site, words, compute), compute, options, {k: str(s) for k, s in settings.items()}
+        )
+    except WordError as error:
+        raise type(error)(f"At site {site.name!r}: {error}") from None
+
+
+def _precision(site: Site, words: Mapping[str, str], compute: Format) -> Precision:
+    """The stages of a site. Where a reduction does not say `product`, its terms are rounded to `compute`."""
+    keys = {key: word for key, word in words.items() if key not in site.forms and key != "compute"}
+    if "compute" in site.keys and "product" in site.keys:
+        keys.setdefault("product", str(compute))
+    if format_of(words.get("storage", "f32")).precision > 24:  # f64 is for looking: products as the hardware rounds them
+        keys["product"] = keys["storage"]
+    return precision_of_keys(keys)
+
+
+def _option(site: Site, key: str, word: str | None) -> str:
+    known = site.forms[key]
+    if word is None:
+        return known[0]
+    if word not in known:
+        raise RecipeError(f"{key}={word!r} is unknown.{nearest(word, known)} It can be {' or '.join(known)}.")
+    return word
+
+
+def _flag_layer(flags: Mapping[str, str]) -> tuple[Setting, ...]:
+    """The settings that precision flags mean: storage everywhere, the sums' stages at the matrix products only."""
+    settings = []
+    for key, word in flags.items():
+        match key:
+            case "storage":
+                settings += [Setting("*", "storage", word)]
+                if format_of(word).name != "tf32":  # tf32 is a compute path: the tensors between the sites stay f32
+                    settings += [Setting("*", "output", word)]
+                else:
+                    settings = [Setting("*", "storage", "f32"), Setting("*", "output", "f32")]
+                    settings += [Setting("matmul", "storage", word)]
+            case "kv":
+                settings += [Setting("kv", "storage", word)]
+            case "rounding" | "subnormals":
+                settings += [Setting("*", key, word)]
+            case _:
+                settings += [Setting("matmul", key, word)]
+    return tuple(settings)
+
+
+_AT = re.compile(r"(?P<path>[^=\s]+)=(?P<word>.+)")
+
+
+def _at_layer(at: Mapping[str, str] | Iterable[str]) -> tuple[Setting, ...]:
+    pairs = at.items() if isinstance(at, Mapping) else [_split_at(text) for text in at]
+    return tuple(setting for path, word in pairs for setting in settings_of(path, word))
+
+
+def _split_at(text: str) -> tuple[str, str]:
+    match = _AT.fullmatch(text.strip())
+    if match is None:
+        raise RecipeError(f"{text!r}: expected SITE.KEY=WORD, such as attn.softmax.acc=f32.")
+    return match["path"], match["word"].strip()
+
+
+def settings_of(path: str, word: str) -> list[Setting]:
+    """The settings of `SITE.KEY` = word; `SITE` = format is short for its storage and output.
+
+    Raises RecipeError where the path names no site, or a key that the site does not take.
+    """
+    selector, key = _site_and_key(path)
+    if key is not None:
+        setting = Setting(selector, key, word)
+        _takers(setting)
+        return [setting]
+    try:
+        format_of(word)
+    except FormatError as error:
+        raise RecipeError(f"{path}={word}: a site alone takes a format (its storage and output). {error}") from None
+    return [Setting(selector, key, word) for key in ("storage", "output") if _has_taker(selector, key)]
+
+
+def _has_taker(selector: str, key: str) -> bool:
+    return any(SITES[name].takes(key) for name in select(selector))
+
+
+def _site_and_key(path: str) -> tuple[str, str | None]:
+    """Cut a path where the site ends: the longest beginning that is a selector."""
+    parts = path.split(".")
+    for cut in range(len(parts), 0, -1):
+        selector = ".".join(parts[:cut])
+        try:
+            select(selector)
+        except RecipeError:
+            continue
+        return selector, ".".join(parts[cut:]) or None
+    select(parts[0] if len(parts) == 1 else ".".join(parts[:-1]))
+    raise AssertionError(path)  # pragma: no cover - select has raised
+
+
+def _spelled(parent: Recipe | None, given: Mapping[str, str], at: Mapping[str, str] | Iterable[str]) -> str:
+    """A name for a recipe that has none: the text form that gives it again."""
+    pairs = [f"{key}={word}" for key, word in given.items()]
+    pairs += [f"{path}={word}" for path, word in at.items()] if isinstance(at, Mapping) else list(at)
+    if parent is None:
+        return ",".join(pairs) or "f32"
+    return ",".join([parent.name, *pairs])
+
+
+# --- looking recipes up ---------------------------------------------------------------------------------------------
+
+
+def recipe_names() -> list[str]:
+    """The names of the recipes that the package brings."""
+    return sorted(p.name.removesuffix(".toml") for p in _folder().iterdir() if p.name.endswith(".toml"))
+
+
+def _folder() -> Any:
+    return resources.files("softfloat_llm") / "recipes"
+
+
+def recipe_of(value: str | Path | Recipe | Mapping[str, Any]) -> Recipe:
+    """The recipe of a name, a TOML file, a text form (`bf16,acc=f16,attn.softmax.acc=bf16`) or JAX's spelling.
+
+    Raises RecipeError where the name is unknown (with the nearest known one) or the file is malformed.
+    """
+    if isinstance(value, Recipe):
+        return value
+    if isinstance(value, Mapping):
+        return _from_table(dict(value), "a mapping")
+    if isinstance(value, Path) or str(value).endswith(".toml"):
+        return _from_file(Path(value))
+    return _from_text(str(value).strip())
+
+
+def _from_text(text: str) -> Recipe:
+    if text in recipe_names():
+        body = (_folder() / f"{text}.toml").read_text(encoding="utf-8")
+        return _from_table(_toml(body, text), text, name=text)
+    first, *rest = (part.strip() for part in text.split(","))
+    if "=" not in first and rest:
+        return _from_pairs(rest, base=_from_text(first))
+    if "=" in first:
+        return _from_pairs([first, *rest], base=None)
+    if re.fullmatch(r"[A-Z0-9]+(_[A-Z0-9]+)+", text):
+        precision = precision_of(text)
+        return Recipe(text, storage=precision.storage, product=precision.product, acc=str(precision.acc))
+    raise RecipeError(
+        f"Unknown recipe {text!r}.{nearest(text, recipe_names())} Known: {', '.join(recipe_names())}; or a .toml file,"
+        " or KEY=WORD pairs such as storage=bf16,acc=f16."
+    )
+
+
+def _from_pairs(pairs: list[str], base: Recipe | None) -> Recipe:
+    flags: dict[str, Any] = {}
+    at: list[str] = []
+    for pair in pairs:
+        key, _, word = (piece.strip() for piece in pair.partition("="))
+        if key in (*PRECISION_FLAGS, "kv"):
+            flags[key] = word
+        else:
+            at.append(pair)
+    return Recipe(base=base, at=at, **flags)
+
+
+def _from_file(path: Path) -> Recipe:
+    try:
+        body = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"Reading the recipe {path}: {error}.") from None
+    return _from_table(_toml(body, str(path)), str(path), name=path.stem)
+
+
+def _toml(body: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(body)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"Recipe {where}: not TOML: {error}.") from None
+
+
+_TABLE_KEYS = {"name", "base", "about", "source", "status", "evidence", "precision", "site"}
+
+
+def _from_table(table: dict[str, Any], where: str, name: str | None = None) -> Recipe:
+    """A recipe from its TOML form: name, base, about, source, status, evidence, [precision], [site."NAME"]."""
+    for key in table:
+        if key not in _TABLE_KEYS:
+            raise RecipeError(f"Recipe {where}: unknown key {key!r}.{nearest(key, _TABLE_KEYS)}")
+    status = table.get("status", "policy")
+    if status not in STATUSES:
+        raise RecipeError(f"Recipe {where}: status {status!r} is neither of {', '.join(STATUSES)}.")
+    flags = _string_table(table.get("precision", {}), f"{where}: [precision]")
+    for key in flags:
+        if key not in (*PRECISION_FLAGS, "kv"):
+            known = (*PRECISION_FLAGS, "kv")
+            raise RecipeError(f"Recipe {where}: [precision] has no key {key!r}.{nearest(key, known)}")
+    at = {
+        f"{selector}.{key}": word
+        for selector, keys in _tables(table.get("site", {}), where).items()
+        for key, word in keys.items()
+    }
+    about = {key: str(table.get(key, "")) for key in ("about", "source", "evidence")}
+    try:
+        return Recipe(table.get("name") or name, base=table.get("base"), at=at, status=status, **about, **flags)
+    except WordError as error:
+        raise type(error)(f"Recipe {where}: {error}") from None
+
+
+def _tables(value: Any, where: str) -> dict[str, dict[str, str]]:
+    if not isinstance(value, dict):
+        raise RecipeError(f"Recipe {where}: [site] holds tables such as [site.norm], not {value!r}.")
+    return {selector: _string_table(keys, f'{where}: [site."{selector}"]') for selector, keys in value.items()}
+
+
+def _string_table(value: Any, where: str) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(word, str) for word in value.values()):
+        raise RecipeError(f'Recipe {where}: expected KEY = "WORD" lines, found {value!r}.')
+    return value
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The full expansion of a recipe as a recipe file. Reading it back gives a recipe with the same expansion."""
+    import tomli_w
+
+    head = {"name": recipe.name, "about": recipe.about, "source": recipe.source, "status": recipe.status}
+    return tomli_w.dumps(head | {"evidence": recipe.evidence, "site": recipe.words()})
+
+

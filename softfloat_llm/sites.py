@@ -1,0 +1,96 @@
+"""The sites of a Llama: the places where a precision applies, and the keys that each of them takes.
+
+A site is named as it is in the recipe, on the command line and in the taps: `attn.scores`, `norm.final`, `lm_head`. A
+selector names several: `*`, a group (`linear`, `matmul`), or the beginning of a name (`attn`, `norm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from softfloat_llm.errors import RecipeError, nearest
+
+SUM_KEYS = ("storage", "product", "acc", "order", "output")
+MODE_KEYS = ("rounding", "subnormals", "overflow")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place where a precision applies.
+
+    `keys` are the settings that it takes beside the modes; `forms` maps an option to the words that it can have, the
+    usual one first. `compute` is the format of the steps that are no sums (a square root, an exponential, a division).
+    """
+
+    name: str
+    what: str
+    keys: tuple[str, ...]
+    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def takes(self, key: str) -> bool:
+        """True for a stage, an option, a mode, or a mode of one stage (`acc.rounding`)."""
+        stage, _, mode = key.rpartition(".")
+        is_mode = key in MODE_KEYS or (stage in self.keys and mode in MODE_KEYS)
+        return key in self.keys or key in self.forms or is_mode
+
+
+_NORM_FORMS = {"form": ("round-then-weight", "weight-then-round"), "root": ("rsqrt", "one-over-sqrt")}
+_REDUCTION = (*SUM_KEYS, "compute")
+_ELEMENTWISE = ("storage", "output")
+
+SITES: dict[str, Site] = {
+    site.name: site
+    for site in (
+        Site("embed", "embedding rows, gathered", _ELEMENTWISE),
+        Site("norm.input", "RMSNorm before attention", _REDUCTION, _NORM_FORMS),
+        Site("attn.q_proj", "queries: x Wq^T", SUM_KEYS),
+        Site("attn.k_proj", "keys: x Wk^T", SUM_KEYS),
+        Site("attn.v_proj", "values: x Wv^T", SUM_KEYS),
+        Site("rope.table", "cos and sin of position times frequency", (*_ELEMENTWISE, "compute")),
+        Site("attn.rope", "rotation of q and k by the table", _ELEMENTWISE, {"form": ("each", "once")}),
+        Site("kv.k", "keys as the cache stores them", ("storage",)),
+        Site("kv.v", "values as the cache stores them", ("storage",)),
+        Site("attn.scores", "q k^T", SUM_KEYS),
+        Site("attn.scale", "scores times head_dim^-1/2", (*_ELEMENTWISE, "compute")),
+        Site("attn.softmax", "probabilities", _REDUCTION, {"form": ("divide", "reciprocal")}),
+        Site("attn.pv", "probabilities times values", SUM_KEYS),
+        Site("attn.o_proj", "attention output: x Wo^T", SUM_KEYS),
+        Site("attn.residual", "residual stream + attention", _ELEMENTWISE),
+        Site("norm.post_attention", "RMSNorm before the mlp", _REDUCTION, _NORM_FORMS),
+        Site("mlp.gate_proj", "gate: x Wg^T", SUM_KEYS),
+        Site("mlp.up_proj", "up: x Wu^T", SUM_KEYS),
+        Site("mlp.act", "silu(gate) = gate / (1 + exp(-gate))", (*_ELEMENTWISE, "compute")),
+        Site("mlp.act_mul", "silu(gate) times up", _ELEMENTWISE),
+        Site("mlp.down_proj", "x Wd^T", SUM_KEYS),
+        Site("mlp.residual", "residual stream + mlp", _ELEMENTWISE),
+        Site("norm.final", "last RMSNorm", _REDUCTION, _NORM_FORMS),
+        Site("lm_head", "logits: x We^T", SUM_KEYS),
+    )
+}
+
+LINEAR = (*(name for name in SITES if name.endswith("_proj")), "lm_head")
+MATMUL = (*LINEAR, "attn.scores", "attn.pv")
+GROUPS: dict[str, tuple[str, ...]] = {"*": tuple(SITES), "linear": LINEAR, "matmul": MATMUL}
+
+
+def select(selector: str) -> tuple[str, ...]:
+    """The sites that a selector names, in the order of the forward pass. Raises RecipeError where it names none."""
+    if selector in SITES:
+        return (selector,)
+    if selector in GROUPS:
+        return GROUPS[selector]
+    chosen = tuple(name for name in SITES if name.startswith(selector + "."))
+    if not chosen:
+        prefixes = sorted({name.split(".")[0] for name in SITES if "." in name})
+        known = [*SITES, *GROUPS, *prefixes]
+        raise RecipeError(
+            f"Unknown site {selector!r}.{nearest(selector, known)} Sites: {' '.join(SITES)}."
+            f" Several at once: {' '.join([*GROUPS, *prefixes])}."
+        )
+    return chosen
+
+
+def specificity(selector: str) -> int:
+    """How narrow a selector is: `*` 0, a group 1, a beginning 2, a site 3. In one table the narrower one wins."""
+    return 3 if selector in SITES else {"*": 0}.get(selector, 1 if selector in GROUPS else 2)
