@@ -1,4 +1,4 @@
-"""Independent answers to hold the package against: real instructions, exact fractions, and orders read from their words.
+"""Independent answers to hold the package against: real instructions, exact fractions, orders read from their words.
 
 Nothing here uses the package's array code; `round_exact`, the evident scalar form, is the one thing that it borrows.
 """
