@@ -140,6 +140,31 @@ class Recipe:
                     decided[name][setting.key] = setting
         return {name: _site_spec(SITES[name], settings) for name, settings in decided.items()}
 
+    def check_fit(self) -> None:
+        """Raises RecipeError where two tensors that meet at a site lie in two formats, naming both and who set them."""
+        table, rope = self.at("rope.table"), self.at("attn.rope")
+        if rope.options["form"] == "each" and table.output != rope.storage:
+            raise RecipeError(
+                f"site 'attn.rope' gets q in {rope.storage} but cos/sin in {table.output}.\n"
+                f"  q is stored as attn.rope asks ({_who(rope, 'storage')})\n"
+                f"  cos, sin come from rope.table ({_who(table, 'output')})\n"
+                f"  They must share a format: drop that option, or add --at rope.table.output={rope.storage}; or let\n"
+                "  both be used as they are, with one rounding: --at attn.rope.form=once\n"
+                f"  candle would say: dtype mismatch in rope {_shout(rope.storage)} {_shout(table.output)}"
+                f" {_shout(table.output)}"
+            )
+        streams = {"embed": "attn.residual", "attn.residual": "mlp.residual", "mlp.residual": "attn.residual"}
+        for giver, taker in streams.items():
+            given, taken = self.at(giver), self.at(taker)
+            if given.output != taken.storage:
+                raise RecipeError(
+                    f"site {taker!r} adds in {taken.storage} but gets the residual stream in {given.output}.\n"
+                    f"  the stream comes from {giver} ({_who(given, 'output')})\n"
+                    f"  the addition is {taker} ({_who(taken, 'storage')})\n"
+                    f"  They must share a format: give embed, attn.residual and mlp.residual one, for example\n"
+                    f"  --at embed={taken.storage} --at attn.residual={taken.storage} --at mlp.residual={taken.storage}"
+                )
+
     def words(self) -> dict[str, dict[str, str]]:
         """The full expansion: site -> key -> word. Two recipes with the same expansion give the same bits."""
         return {name: self.at(name).words() for name in SITES}
@@ -154,6 +179,14 @@ class Recipe:
             for key, word in keys.items()
             if plain[name].get(key) != word
         ]
+
+
+def _who(spec: SiteSpec, key: str) -> str:
+    return f"set by {spec.set_by[key]}" if key in spec.set_by else f"{key} is f32 unless set"
+
+
+def _shout(fmt: Format) -> str:
+    return str(fmt).upper()
 
 
 def _plain_words(storage: str, words: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -180,6 +213,8 @@ def _site_spec(site: Site, settings: Mapping[str, Setting]) -> SiteSpec:
     words = {key: setting.word for key, setting in settings.items()}
     try:
         options = {key: _option(site, key, words.get(key)) for key in site.forms}
+        for key in ("storage", "output", "compute"):
+            _refuse_f64(key, words.get(key))
         compute = format_of(words.get("compute", "f32"))
         return SiteSpec(
             site.name, _precision(site, words, compute), compute, options, {k: str(s) for k, s in settings.items()}
@@ -188,13 +223,17 @@ def _site_spec(site: Site, settings: Mapping[str, Setting]) -> SiteSpec:
         raise type(error)(f"At site {site.name!r}: {error}") from None
 
 
+def _refuse_f64(key: str, word: str | None) -> None:
+    """f64 is for looking at single values: exp, cos and the like are correctly rounded to at most 24 bits."""
+    if word is not None and format_of(word).precision > 24:
+        raise FormatError(f"{key}={word}: tensors of a forward pass have at most f32's 24 bits (acc=f64 is possible).")
+
+
 def _precision(site: Site, words: Mapping[str, str], compute: Format) -> Precision:
     """The stages of a site. Where a reduction does not say `product`, its terms are rounded to `compute`."""
     keys = {key: word for key, word in words.items() if key not in site.forms and key != "compute"}
     if "compute" in site.keys and "product" in site.keys:
         keys.setdefault("product", str(compute))
-    if format_of(words.get("storage", "f32")).precision > 24:  # f64 is for looking: products as the hardware rounds them
-        keys["product"] = keys["storage"]
     return precision_of_keys(keys)
 
 

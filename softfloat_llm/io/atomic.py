@@ -33,20 +33,25 @@ def new_file(path: str | Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def new_folder(path: str | Path) -> Iterator[Path]:
+def new_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     """An empty folder to fill; it becomes `path` when the block ends without an error.
 
-    Where somebody else made `path` in the meantime, theirs stays and ours goes. Raises nothing of its own: OSError
-    says what the system refused.
+    Where `path` is there already, it stays and ours goes; with `replace` it is moved aside, and removed once ours has
+    its place. Raises nothing of its own: OSError says what the system refused.
     """
     path = Path(path)
-    partial = _partial_name(path)
+    partial, aside = _partial_name(path), _partial_name(path)
     try:
-        partial.mkdir()
+        partial.mkdir(parents=True)
         yield partial
+        if replace and path.is_dir():
+            os.rename(path, aside)
         _rename_unless_taken(partial, path)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if aside.is_dir() and not path.exists():
+            os.rename(aside, path)
+        for leftover in (partial, aside):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _rename_unless_taken(partial: Path, path: Path) -> None:

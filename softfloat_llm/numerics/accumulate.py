@@ -170,3 +170,42 @@ def _fsum_pair(row: Float64Array) -> tuple[float, float]:
             return float(np.add.reduce(row[~np.isfinite(row)])), 0.0
     total = math.fsum(row)
     return total, math.fsum([*row.tolist(), -total])
+
+
+class _LeftRangeError(Exception):
+    """A partial sum is not finite."""
+
+
+class _Watching:
+    """An arithmetic that stops at the first value that is not finite."""
+
+    def __init__(self, arithmetic: Plain) -> None:
+        self._inner = arithmetic
+
+    def __getattr__(self, name: str) -> Any:
+        step = getattr(self._inner, name)
+        return (lambda *arguments: self._seen(step(*arguments))) if name in ("start", "enter") else step
+
+    def _seen(self, state: Any) -> Any:
+        if not np.isfinite(self._inner.value(state)).all():
+            raise _LeftRangeError
+        return state
+
+
+def terms_until_nonfinite(program: Sequence[Instruction], terms: Terms, arithmetic: Plain, n: int) -> int:
+    """How many of n terms had been taken when a partial sum first was not finite; n where none was.
+
+    terms (): one sum at a time.
+    """
+    taken = 0
+
+    def counted(k: int) -> Float64Array:
+        nonlocal taken
+        taken += 1
+        return np.asarray(terms(k))
+
+    try:
+        follow(program, counted, _Watching(arithmetic), (), None)  # type: ignore[arg-type]
+    except _LeftRangeError:
+        return taken
+    return n

@@ -100,6 +100,18 @@ class Format:
     def has_negative_zero(self) -> bool:
         return self.is_signed and self.nan != "negative_zero"
 
+    def is_subset_of(self, other: Format) -> bool:
+        """True where every value of this format, infinities and zeros included, is a value of the other."""
+        return (
+            self.precision <= other.precision
+            and self.smallest_subnormal >= other.smallest_subnormal
+            and self.max <= other.max
+            and (other.has_infinity or not self.has_infinity)
+            and (other.has_nan or not self.has_nan)
+            and (other.is_signed or not self.is_signed)
+            and (other.has_zero or not self.has_zero)
+        )
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype that carries values of this format: its own where there is one, else float32.

@@ -123,6 +123,14 @@ class Precision:
             f" them); found product={self.product or 'exact'}, rounding {self.rounding.product}."
         )
 
+    def with_output(self, fmt: Format) -> Precision:
+        """The same stages with another output."""
+        return replaced(self, output=fmt)
+
+    def with_storage(self, fmt: Format) -> Precision:
+        """The same stages with another storage."""
+        return replaced(self, storage=fmt)
+
     def __str__(self) -> str:
         return ",".join(f"{key}={value}" for key, value in self.items())
 
@@ -148,6 +156,21 @@ class Precision:
         """JAX's spelling (`BF16_BF16_F32`), where the precision has one."""
         spelled = f"{self.storage}_{self.storage}_{self.acc}".upper()
         return spelled if re.fullmatch(_JAX, spelled) and Precision(**_from_jax(spelled)) == self else None
+
+
+@lru_cache(maxsize=256)
+def replaced(at: Precision, *, storage: Format | None = None, output: Format | None = None) -> Precision:
+    """A precision with another storage or output; everything else stays."""
+    return Precision(
+        storage or at.storage,
+        product=at.product,
+        acc=at.acc,
+        order=at.order,
+        output=output or at.output,
+        rounding=at.rounding,
+        subnormals=at.subnormals,
+        overflow=at.overflow,
+    )
 
 
 def _per_stage(key: str, words: str | Mapping[str, str] | PerStage, known: tuple[str, ...], usual: str) -> PerStage:

@@ -155,6 +155,33 @@ def bits_of(x: Float64Array) -> npt.NDArray[np.int64]:
     return np.asarray(x, order="C").view(np.int64)
 
 
+_ONE_CAST = ("f32", "f16", "bf16")  # NumPy and ml_dtypes cast float32 to these by one rounding, ties to even
+_ROWS_AT_ONCE = 1 << 18  # elements: what is rounded at a time, so that the float64 temporaries stay small
+
+
+def round_block(
+    x: Array, fmt: Format, mode: str = "ties_to_even", *, overflow: str = "ieee", subnormals: str = "keep"
+) -> Array:
+    """`round_to` for large arrays of at most 24 significand bits: block by block, by one cast where that is the same.
+
+    x (...) an array in a carrier dtype; the result (...) in the format's. **Rounds:** once. The cast from float32 is
+    one rounding; it is taken where x fits float32, ties go to even, and nothing is flushed or saturated.
+    """
+    is_narrow = x.dtype.itemsize <= 4 and x.dtype.kind not in "iub"
+    is_plain = mode == "ties_to_even" and overflow == "ieee" and subnormals == "keep"
+    out = np.empty(x.shape, fmt.dtype)
+    flat_in, flat_out = x.reshape(-1), out.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, x.size, _ROWS_AT_ONCE):
+            block = flat_in[start : start + _ROWS_AT_ONCE]
+            if is_narrow and is_plain and fmt.name in _ONE_CAST:
+                rounded = block.astype(np.float32).astype(fmt.dtype)
+            else:
+                rounded = round_to(block, fmt, mode, overflow=overflow, subnormals=subnormals)
+            flat_out[start : start + _ROWS_AT_ONCE] = rounded
+    return out
+
+
 def flush(x: Float64Array, fmt: Format) -> Float64Array:
     """x with the format's subnormals replaced by zeros of their sign."""
     return np.where(np.abs(x) < fmt.smallest_normal, np.copysign(0.0, x), x)

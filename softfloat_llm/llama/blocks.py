@@ -1,0 +1,273 @@
+"""The blocks of a Llama as pure functions: arrays and a SiteSpec in, the site's taps out.
+
+Each function says in its docstring what is rounded, and when; no format stands here by name. Shape letters: T query
+positions, S key positions, D hidden, H query heads, G kv heads, R = H/G, C head size, F mlp size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from softfloat_llm.numerics import functions, ops, reduce
+from softfloat_llm.numerics.accumulate import arithmetic_of, terms_until_nonfinite
+from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.operands import rounded_product
+from softfloat_llm.numerics.precision import Precision
+from softfloat_llm.numerics.rounding import carry, round_block, round_sum, round_wide, widen
+from softfloat_llm.recipe import SiteSpec
+
+
+class Taps(NamedTuple):
+    """What a site took, what its sum was before the last rounding (None where it has none), and what it gave.
+
+    `terms` tells after how many terms the sum at an index left the finite range, and of how many. `fills` is for taps
+    whose last axis is S: what (enter, result) hold for a key that the query does not see.
+    """
+
+    enter: Array
+    acc: Array | None
+    out: Array
+    terms: Callable[[tuple[int, ...]], tuple[int, int]] | None = None
+    fills: tuple[float | None, float | None] = (None, None)
+
+
+HIDDEN = float("-inf")  # the score of a key that the query does not see: its exponential is +0
+
+
+def stored(x: Array, fmt: Format, at: Precision) -> Array:
+    """x (...) as the storage stage keeps it: rounded once to the format where it does not lie in it already."""
+    if fmt.has_own_dtype and x.dtype == fmt.dtype:
+        return x
+    return round_block(x, fmt, at.rounding.storage, overflow=at.overflow.storage, subnormals=at.subnormals.storage)
+
+
+def _entered(x: Array, spec: SiteSpec) -> Array:
+    return stored(x, spec.storage, spec.precision)
+
+
+def _out(wide: Float64Array, spec: SiteSpec) -> Array:
+    """Exact or wider values, rounded once to the site's output."""
+    at = spec.precision
+    options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
+    return carry(round_wide(wide, spec.output, at.rounding.output, **options), spec.output)
+
+
+# --- linear layers ----------------------------------------------------------------------------------------------------
+
+
+def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None, workers: int = 1) -> Taps:
+    """x W^T (+ bias). x (T, K); weight (N, K) in the site's storage; the result (T, N).
+
+    **Rounds:** x to the storage; then as `reduce.matmul`. A bias is added to the accumulator, in its format, before the
+    rounding to the output.
+    """
+    at = spec.precision
+    entered = _entered(x, spec)
+    acc, out = reduce.matmul_stages(entered, weight.T, at, workers=workers)
+    if bias is not None:
+        acc, out = _with_bias(acc, bias, at)
+
+    def terms(index: tuple[int, ...]) -> tuple[int, int]:
+        row, column = index
+        return terms_left(entered[row], weight[column], at)
+
+    return Taps(entered, acc, out, terms)
+
+
+def _with_bias(acc: Array, bias: Array, at: Precision) -> reduce.Stages:
+    fmt = at.acc.format or at.output
+    total = round_sum(widen(acc), np.broadcast_to(widen(bias), acc.shape), fmt, at.rounding.acc)
+    return reduce.rounded_output(total, at)
+
+
+def terms_left(a: Array, b: Array, at: Precision) -> tuple[int, int]:
+    """After how many terms the sum of a*b (K,) left the finite range (K where only at the end), and K."""
+    n = len(a)
+    if at.acc.format is None:
+        return n, n
+    products = rounded_product(widen(a), widen(b), at)
+    return terms_until_nonfinite(at.order.tree(n).program(), lambda k: products[k], arithmetic_of(at.acc, at), n), n
+
+
+# --- norm -------------------------------------------------------------------------------------------------------------
+
+
+def rms_norm(x: Array, weight: Array, spec: SiteSpec, eps: float) -> Taps:
+    """x / sqrt(mean(x^2) + eps) * weight. x (T, D), weight (D,); the result (T, D).
+
+    **Rounds:** squares to `product`, their sum in `acc` and `order`, then to `compute`: the sum, mean, + eps, the
+    reciprocal root (one rounding, or two with root=one-over-sqrt), x times it. Then form=round-then-weight: to the
+    output, and again after the weight; weight-then-round: times the weight in `compute`, then once to the output.
+    """
+    c, at = spec.compute, spec.precision
+    entered, scale = _entered(x, spec), _entered(weight, spec)
+    inner = at.with_output(c)
+    acc, total = reduce.dot_stages(entered, entered, inner)  # (T,)
+    mean = ops.div(widen(total), float(x.shape[-1]), c)  # (T,)
+    shifted = ops.add(widen(mean), eps_in(eps, c), c)  # (T,)
+    if spec.options["root"] == "rsqrt":
+        root = functions.rsqrt(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs
+    else:
+        root = ops.div(1.0, widen(ops.sqrt(shifted, c)), c)
+    normal = round_wide(widen(entered) * widen(root)[:, None], c)  # (T, D)
+    if spec.options["form"] == "round-then-weight":
+        normal = widen(_out(normal, spec))
+        return Taps(entered, acc, _out(normal * widen(scale), spec))
+    return Taps(entered, acc, _out(round_wide(normal * widen(scale), c), spec))
+
+
+def eps_in(eps: float, compute: Format) -> float:
+    """eps as the format of the norm's steps holds it (in f16, 1e-8 is 0)."""
+    return float(round_wide(np.array([eps]), compute)[0])
+
+
+# --- rotary positions -------------------------------------------------------------------------------------------------
+
+
+def rotate(x: Array, cos: Array, sin: Array, spec: SiteSpec) -> Taps:
+    """Half-split rotation: (x1 cos - x2 sin, x2 cos + x1 sin). x (T, H, C); cos, sin (T, C/2); the result (T, H, C).
+
+    **Rounds:** form=each: both products and their sum, to the output; once: the exact value, to the output.
+    """
+    entered = _entered(x, spec)
+    half = x.shape[-1] // 2
+    first, second = widen(entered[..., :half]), widen(entered[..., half:])
+    c, s = widen(cos)[:, None, :], widen(sin)[:, None, :]
+    pairs = [(first * c, -(second * s)), (second * c, first * s)]  # products of two narrow values: exact in float64
+    at, fmt = spec.precision, spec.output
+    options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
+    if spec.options["form"] == "each":
+        pairs = [
+            (round_wide(p, fmt, at.rounding.output, **options), round_wide(q, fmt, at.rounding.output, **options))
+            for p, q in pairs
+        ]
+    halves = [round_sum(p, q, fmt, at.rounding.output, **options) for p, q in pairs]
+    return Taps(entered, None, carry(np.concatenate(halves, axis=-1), fmt))
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def scores(q: Array, k: Array, spec: SiteSpec) -> Taps:
+    """q k^T for each head with the keys of its group. q (T, H, C), k (S, G, C); the result (T, H, S).
+
+    Query t stands at S - T + t; the scores of later keys are `HIDDEN`.
+    **Rounds:** q and k to the storage; then as `reduce.matmul`.
+    """
+    taps = _grouped(_entered(q, spec), _entered(k, spec).transpose(1, 2, 0), spec)
+    assert taps.acc is not None
+    return taps._replace(acc=_masked(taps.acc), out=_masked(taps.out), fills=(None, HIDDEN))
+
+
+def weighted_values(p: Array, v: Array, spec: SiteSpec) -> Taps:
+    """Probabilities times values. p (T, H, S), v (S, G, C); the result (T, H, C).
+
+    **Rounds:** p and v to the storage; then as `reduce.matmul`.
+    """
+    return _grouped(_entered(p, spec), _entered(v, spec).transpose(1, 0, 2), spec)._replace(fills=(0.0, None))
+
+
+def _grouped(left: Array, right: Array, spec: SiteSpec) -> Taps:
+    """left (T, H, K) times right (G, K, N), the R heads of a group as further rows: (T, H, N)."""
+    at = spec.precision
+    positions, _, length = left.shape
+    groups, share = right.shape[0], left.shape[1] // right.shape[0]
+    stages = [
+        reduce.matmul_stages(left[:, g * share : (g + 1) * share].reshape(-1, length), right[g], at)
+        for g in range(groups)
+    ]
+    acc, out = (
+        np.concatenate([part[i].reshape(positions, share, -1) for part in stages], axis=1) for i in range(2)
+    )
+
+    def terms(index: tuple[int, ...]) -> tuple[int, int]:
+        position, head, column = index
+        return terms_left(left[position, head], right[head // share][:, column], at)
+
+    return Taps(left, acc, out, terms)
+
+
+def scale(x: Array, factor: float, spec: SiteSpec) -> Taps:
+    """Scores times a positive factor. x (T, H, S); the factor is held in `compute`. **Rounds:** once, to the output."""
+    held = round_wide(np.array([factor]), spec.compute)
+    entered = _entered(x, spec)
+    return Taps(entered, None, _masked(_out(widen(entered) * held, spec)), fills=(HIDDEN, HIDDEN))
+
+
+def is_hidden(positions: int, length: int) -> Array:
+    """(T, 1, S): True where a key lies after its query."""
+    hidden: Array = np.arange(length)[None, :] > (np.arange(positions) + length - positions)[:, None]
+    return hidden[:, None, :]
+
+
+def _masked(x: Array) -> Array:
+    return np.where(is_hidden(x.shape[0], x.shape[-1]), np.array(HIDDEN, x.dtype), x)
+
+
+def softmax(x: Array, spec: SiteSpec) -> Taps:
+    """exp(x - max) / sum of it, over the last axis. x (T, H, S), `HIDDEN` where not seen; the result (T, H, S).
+
+    **Rounds:** to `compute`: x - max, its exponential (correctly rounded), the sum, and the division (or, with
+    form=reciprocal, 1/sum and the product with it). Terms enter the sum as rounded to `product`; the sum is made in
+    `acc` and `order`. Last, to the output.
+    """
+    c, at = spec.compute, spec.precision
+    entered = _entered(x, spec)
+    wide = widen(entered)
+    with np.errstate(invalid="ignore"):
+        lowered = round_wide(wide - wide.max(axis=-1, keepdims=True), c)
+    terms = functions.exp_wide(lowered, c)
+    acc, total = reduce.sum_stages(_as_terms(terms, at), at.with_storage(at.product or c).with_output(c))
+    denominator = widen(total)[..., None]
+    if spec.options["form"] == "reciprocal":
+        quotient = round_wide(terms * widen(ops.div(1.0, denominator, c)), c)
+    else:
+        quotient = widen(ops.div(terms, denominator, c))
+    return Taps(entered, acc, _out(quotient, spec), fills=(HIDDEN, 0.0))
+
+
+def _as_terms(terms: Float64Array, at: Precision) -> Array:
+    if at.product is None:
+        return terms
+    options = {"overflow": at.overflow.product, "subnormals": at.subnormals.product}
+    return carry(round_wide(terms, at.product, at.rounding.product, **options), at.product)
+
+
+# --- elementwise ------------------------------------------------------------------------------------------------------
+
+
+def silu(gate: Array, spec: SiteSpec) -> Taps:
+    """gate / (1 + exp(-gate)). gate (T, F); the result (T, F).
+
+    **Rounds:** to `compute`: the exponential (correctly rounded), 1 + it, the quotient; then once to the output.
+    """
+    c = spec.compute
+    entered = _entered(gate, spec)
+    wide = widen(entered)
+    denominator = ops.add(1.0, functions.exp_wide(-wide, c), c)
+    return Taps(entered, None, _out(widen(ops.div(wide, widen(denominator), c)), spec))
+
+
+def multiply(x: Array, y: Array, spec: SiteSpec) -> Taps:
+    """x times y, both (T, F) stored first. **Rounds:** once, to the output."""
+    entered = _entered(x, spec)
+    with np.errstate(invalid="ignore"):
+        return Taps(entered, None, _out(widen(entered) * widen(_entered(y, spec)), spec))
+
+
+def residual(stream: Array, x: Array, spec: SiteSpec) -> Taps:
+    """stream + x, both (T, D) stored first. **Rounds:** once, to the output."""
+    entered = _entered(x, spec)
+    at = spec.precision
+    options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
+    total = round_sum(widen(_entered(stream, spec)), widen(entered), spec.output, at.rounding.output, **options)
+    return Taps(entered, None, carry(total, spec.output))
+
+
+def embedding(rows: Array, spec: SiteSpec) -> Taps:
+    """Gathered rows (T, D). **Rounds:** to the storage, then to the output (usually the same format)."""
+    entered = _entered(rows, spec)
+    return Taps(entered, None, _out(widen(entered), spec))

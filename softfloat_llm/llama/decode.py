@@ -1,0 +1,60 @@
+"""Greedy decoding and teacher forcing: which token a row of logits chooses, and what is fed next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from softfloat_llm.errors import NonFiniteError
+from softfloat_llm.llama.cache import KVCache
+from softfloat_llm.llama.forward import Step, StoredWeights, forward
+from softfloat_llm.numerics.formats import Array
+from softfloat_llm.recipe import Recipe
+from softfloat_llm.trace import Trace
+
+
+def argmax(row: Array, trace: Trace | None = None) -> int:
+    """The index of the largest logit, the lowest index among equals. row (V,).
+
+    Raises NonFiniteError where the row holds NaN: no token is taken from it.
+    """
+    if np.isnan(row).any():
+        first = f" It began here: {trace.events[0]}." if trace and trace.events else ""
+        raise NonFiniteError(f"The logits hold {int(np.isnan(row).sum())} NaN, so no token can be chosen.{first}")
+    return int(np.argmax(row))
+
+
+def decode(
+    weights: StoredWeights,
+    prompt: Sequence[int],
+    recipe: Recipe,
+    steps: int,
+    *,
+    teacher: Sequence[int] | None = None,
+    trace: Trace,
+    workers: int = 1,
+    step: Step | None = None,
+) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
+    """Feed the prompt, then one token a step. Returns logits (T, V), the tokens chosen, the tokens fed (T).
+
+    `steps` tokens are chosen: the first from the prompt's last row, each next one after feeding the token before it:
+    the run's own (free running), or the `teacher`'s (teacher forced). T = len(prompt) + max(steps - 1, 0).
+    """
+    cache = KVCache(weights.config, recipe)
+    cache.make_room(len(prompt) + max(steps - 1, 0))
+    layers = weights.config.num_hidden_layers
+    passes = max(steps, 1)
+    fed, chosen, rows = list(prompt), [], []
+
+    def report(done: int) -> Step | None:
+        return None if step is None else lambda layer, _: step(done * layers + layer, passes * layers)
+
+    rows.append(forward(weights, prompt, recipe, cache, trace, workers=workers, step=report(0)))
+    for place in range(steps):
+        chosen.append(argmax(rows[-1][-1], trace))
+        if place + 1 == steps:
+            break
+        fed.append(chosen[-1] if teacher is None else teacher[place])
+        rows.append(forward(weights, fed[-1:], recipe, cache, trace, workers=workers, step=report(place + 1)))
+    return np.concatenate(rows), tuple(chosen), tuple(fed)

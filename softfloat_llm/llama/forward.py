@@ -1,0 +1,217 @@
+"""The forward pass of a Llama: one straight line, no precision decision.
+
+Every step is a site of the recipe: `see(site, taps)` records what the site took, summed and gave, and passes on what
+it gave. Shape letters: B batch, T query positions, S key positions, D hidden, H query heads, G kv heads, C head size,
+F mlp size, V vocabulary. Rows of all sequences of a batch lie behind each other (B*T) in everything but attention,
+which goes through one sequence at a time: no row ever meets a neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from softfloat_llm.errors import TokenError
+from softfloat_llm.llama import blocks
+from softfloat_llm.llama.blocks import Taps
+from softfloat_llm.llama.cache import KVCache
+from softfloat_llm.llama.config import Config
+from softfloat_llm.llama.rope import rope_table
+from softfloat_llm.llama.weights import EMBEDDING, Weights
+from softfloat_llm.numerics.formats import Array, Format, format_of
+from softfloat_llm.recipe import Recipe, SiteSpec
+from softfloat_llm.trace import Event, Trace
+
+Step = Callable[[int, int], None]
+"""Called with (layers done, layers in all)."""
+
+
+def forward(
+    weights: Weights | StoredWeights,
+    tokens: npt.ArrayLike,
+    recipe: Recipe,
+    cache: KVCache | None = None,
+    trace: Trace | None = None,
+    *,
+    workers: int = 1,
+    step: Step | None = None,
+) -> Array:
+    """Logits for every position. tokens (T,) or (B, T); the result (T, V) or (B, T, V) in the format of `lm_head`.
+
+    `cache` holds the positions before these and is extended by these. What lies at the left of a row as padding (see
+    `KVCache.padding`) is skipped: its logits mean nothing, and no other row or position is touched by it.
+    **Rounds:** where and as the recipe says. **Raises** TokenError for ids out of range, RecipeError where two sites'
+    formats do not fit together.
+    """
+    config = weights.config
+    ids = checked_tokens(tokens, config)  # (B, T)
+    recipe.check_fit()
+    store = weights if isinstance(weights, StoredWeights) else StoredWeights(weights, recipe)
+    cache = KVCache(config, recipe, len(ids)) if cache is None else cache
+    cache.make_room(ids.shape[1])
+    at, see = recipe.at, _Recorder(recipe, trace or Trace(()), batch=len(ids))
+    batch, length = ids.shape
+    heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    places = np.arange(cache.length, cache.length + length) - cache.padding[:, None]  # (B, T)
+
+    def dense(site: str, x: Array, name: str) -> Array:
+        weight, bias = store.linear(site, name)
+        return see(site, blocks.linear(x, weight, at(site), bias=bias, workers=workers))
+
+    def norm(site: str, x: Array, name: str) -> Array:
+        return see(site, blocks.rms_norm(x, store[name], at(site), config.rms_norm_eps))
+
+    x = see("embed", blocks.embedding(store[EMBEDDING][ids.reshape(-1)], at("embed")))  # (B*T, D)
+    table = see("rope.table", rope_table(np.maximum(places, 0).reshape(-1), config, at("rope.table")))  # (B*T, C)
+    cos, sin = table[:, : size // 2], table[:, size // 2 :]  # (B*T, C/2) each
+    for layer in range(config.num_hidden_layers):
+        see.layer, prefix = layer, f"model.layers.{layer}."
+        h = norm("norm.input", x, prefix + "input_layernorm.weight")  # (B*T, D)
+        q = dense("attn.q_proj", h, prefix + "self_attn.q_proj").reshape(-1, heads, size)  # (B*T, H, C)
+        k = dense("attn.k_proj", h, prefix + "self_attn.k_proj").reshape(-1, groups, size)  # (B*T, G, C)
+        v = dense("attn.v_proj", h, prefix + "self_attn.v_proj").reshape(-1, groups, size)  # (B*T, G, C)
+        both = see("attn.rope", blocks.rotate(np.concatenate([q, k], axis=1), cos, sin, at("attn.rope")))
+        q, k = both[:, :heads], both[:, heads:]
+        k, v = see("kv.k", _kept(k, at("kv.k"))), see("kv.v", _kept(v, at("kv.v")))  # (B*T, G, C)
+        cache.append(layer, *(part.reshape(batch, length, groups, size) for part in (k, v)))
+        h = _attention(q.reshape(batch, length, heads, size), layer, cache, recipe, see)  # (B*T, H*C)
+        h = dense("attn.o_proj", h, prefix + "self_attn.o_proj")  # (B*T, D)
+        x = see("attn.residual", blocks.residual(x, h, at("attn.residual")))
+        h = norm("norm.post_attention", x, prefix + "post_attention_layernorm.weight")
+        gate = dense("mlp.gate_proj", h, prefix + "mlp.gate_proj")  # (B*T, F)
+        up = dense("mlp.up_proj", h, prefix + "mlp.up_proj")  # (B*T, F)
+        h = see("mlp.act_mul", blocks.multiply(see("mlp.act", blocks.silu(gate, at("mlp.act"))), up, at("mlp.act_mul")))
+        h = dense("mlp.down_proj", h, prefix + "mlp.down_proj")  # (B*T, D)
+        x = see("mlp.residual", blocks.residual(x, h, at("mlp.residual")))
+        if step is not None:
+            step(layer + 1, config.num_hidden_layers)
+    see.layer = None
+    h = norm("norm.final", x, "model.norm.weight")
+    logits = dense("lm_head", h, "lm_head")  # (B*T, V)
+    cache.length += length
+    return logits if np.ndim(tokens) == 1 else logits.reshape(batch, length, -1)
+
+
+def _attention(q: Array, layer: int, cache: KVCache, recipe: Recipe, see: _Recorder) -> Array:
+    """Attention of each sequence over its own keys, padding left out. q (B, T, H, C); the result (B*T, H*C)."""
+    at = recipe.at
+    batch, length, heads, size = q.shape
+    out = np.zeros((batch, length, heads * size), at("attn.pv").output.dtype)
+    keys, values = cache.keys(layer), cache.values(layer)  # (B, S, G, C)
+    for row in range(batch):
+        pad = int(cache.padding[row])
+        skipped = min(max(pad - cache.length, 0), length)  # queries that are padding themselves
+        queries = length - skipped
+        if queries == 0:
+            continue
+        s = see("attn.scores", blocks.scores(q[row, skipped:], keys[row, pad:], at("attn.scores")), row)  # (T, H, S)
+        s = see("attn.scale", blocks.scale(s, size**-0.5, at("attn.scale")), row)
+        p = see("attn.softmax", blocks.softmax(s, at("attn.softmax")), row)  # (T, H, S)
+        o = see("attn.pv", blocks.weighted_values(p, values[row, pad:], at("attn.pv")), row)  # (T, H, C)
+        out[row, skipped:] = o.reshape(queries, -1)
+    return out.reshape(batch * length, heads * size)
+
+
+def _kept(x: Array, spec: SiteSpec) -> Taps:
+    """What the cache stores: rounded once to its format."""
+    return Taps(x, None, blocks.stored(x, spec.storage, spec.precision))
+
+
+def checked_tokens(tokens: npt.ArrayLike, config: Config) -> Array:
+    """Token ids as (B, T) integers. Raises TokenError where there are none, or one lies outside the vocabulary."""
+    ids = np.asarray(tokens)
+    if ids.size == 0:
+        raise TokenError("There are no tokens: the prompt is empty. Give at least one.")
+    if ids.dtype.kind not in "iu" or ids.ndim not in (1, 2):
+        raise TokenError(f"Tokens are integers, a sequence or a batch of equal length; found {ids.dtype} {ids.shape}.")
+    wrong = ids[(ids < 0) | (ids >= config.vocab_size)]
+    if wrong.size:
+        raise TokenError(
+            f"Token id {int(wrong[0])} lies outside the vocabulary: it has {config.vocab_size} ids, from 0 to"
+            f" {config.vocab_size - 1}."
+        )
+    return np.atleast_2d(ids)
+
+
+class StoredWeights:
+    """Weights as the recipe's sites store them, each rounded once, when it is first asked for.
+
+    A tensor that lies in the storage format already, or in a narrower one, is passed on as it is (memory mapped).
+    """
+
+    def __init__(self, weights: Weights, recipe: Recipe) -> None:
+        self.weights, self.recipe, self.config = weights, recipe, weights.config
+        self._rounded: dict[tuple[str, str], Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        return self.weights[name]
+
+    def linear(self, site: str, name: str) -> tuple[Array, Array | None]:
+        """The weight (N, K) and bias (N,) or None of a linear layer, in the site's storage."""
+        if name == "lm_head":
+            return self._at(site, "lm_head.weight", self.weights.lm_head), None
+        bias = self.weights.get(f"{name}.bias")
+        weight = self._at(site, f"{name}.weight", self.weights[f"{name}.weight"])
+        return weight, None if bias is None else self._at(site, f"{name}.bias", bias)
+
+    def _at(self, site: str, name: str, tensor: Array) -> Array:
+        spec = self.recipe.at(site)
+        if format_of(tensor.dtype).is_subset_of(spec.storage):
+            return tensor
+        key = (name, str(spec.precision))
+        if key not in self._rounded:
+            self._rounded[key] = blocks.stored(tensor, spec.storage, spec.precision)
+        return self._rounded[key]
+
+
+class _Recorder:
+    """Keeps the taps of each site under its name, and notes where a value first left the finite range."""
+
+    layer: int | None = None
+
+    def __init__(self, recipe: Recipe, trace: Trace, batch: int) -> None:
+        self.recipe, self.trace, self.batch = recipe, trace, batch
+
+    def __call__(self, site: str, taps: Taps, row: int | None = None) -> Array:
+        prefix = site if self.layer is None else f"layers.{self.layer}.{site}"
+        name = prefix if row is None or self.batch == 1 else f"rows.{row}.{prefix}"
+        spec = self.recipe.at(site)
+        enter_fill, out_fill = taps.fills
+        self.trace.keep(f"{name}.in", taps.enter, spec.storage, fill=enter_fill)
+        if taps.acc is not None:
+            acc_fill = out_fill if taps.acc.shape == taps.out.shape else None
+            self.trace.keep(f"{name}.acc", taps.acc, spec.precision.acc.format or spec.output, fill=acc_fill)
+        self.trace.keep(f"{name}.out", taps.out, _given_format(spec), fill=out_fill)
+        self._watch(name, taps, spec)
+        return taps.out
+
+    def _watch(self, name: str, taps: Taps, spec: SiteSpec) -> None:
+        """One event a site, where its sum or its output is not finite although what it took is."""
+        if all(part is None or np.isfinite(part).all() for part in (taps.acc, taps.out)):
+            return
+        if not (np.isfinite(taps.enter) | _unseen(taps.enter, taps.fills[0])).all():
+            return
+        for stage, values, fmt in (("acc", taps.acc, str(spec.precision.acc)), ("out", taps.out, str(spec.output))):
+            if values is None or (found := _first_nonfinite(values, taps)) is None:
+                continue
+            terms = taps.terms(found) if stage == "acc" and taps.terms is not None else (None, None)
+            self.trace.note(Event(f"{name}.{stage}", found, float(values[found]), fmt, *terms))
+            return
+
+
+def _given_format(spec: SiteSpec) -> Format:
+    return spec.storage if spec.site.startswith("kv.") else spec.output
+
+
+def _first_nonfinite(values: Array, taps: Taps) -> tuple[int, ...] | None:
+    bad = ~np.isfinite(values) & ~_unseen(values, taps.fills[1])
+    return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
+
+
+def _unseen(values: Array, fill: float | None) -> Array:
+    """True at the keys that a query does not see, in taps whose last axis is S."""
+    if fill is None or values.ndim != 3:
+        return np.zeros(values.shape, bool)
+    return np.broadcast_to(blocks.is_hidden(values.shape[0], values.shape[-1]), values.shape)

@@ -1,0 +1,278 @@
+"""Runs: what one model, one recipe and one prompt give. `simulate` makes a Run, which can be saved and digested.
+
+What the command line and a notebook call, with the same argument names. Nothing prints; nothing is drawn at random.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softfloat_llm.errors import RunError, TokenError, nearest
+from softfloat_llm.io.atomic import new_folder
+from softfloat_llm.io.checkpoint import Model, open_model
+from softfloat_llm.io.safetensors import open_tensors, write_tensors
+from softfloat_llm.llama.decode import decode
+from softfloat_llm.llama.forward import StoredWeights, checked_tokens
+from softfloat_llm.numerics.formats import Array, Format, encode, format_of
+from softfloat_llm.recipe import Recipe, recipe_of
+from softfloat_llm.trace import Event, Trace
+
+Progress = Callable[[str, int, int], None]
+RUN_SCHEMA = "softfloat-llm/run/1"
+LOGITS = "lm_head.out"
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run: the tokens fed and chosen, the taps kept, and the first values that were not finite.
+
+    `run["logits"]` (T, V) has the dtype of the logits' format; T = len(fed): the prompt, then what was fed at each
+    further step. `run["layers.3.mlp.down_proj.out"]` is a tap (T, ...). `generated` are the tokens that it chose.
+    """
+
+    model: str
+    model_digest: str
+    config: Mapping[str, Any]
+    recipe: Recipe
+    prompt_tokens: tuple[int, ...]
+    generated: tuple[int, ...]
+    fed: tuple[int, ...]
+    is_teacher_forced: bool
+    arrays: Mapping[str, Array]
+    formats: Mapping[str, Format]
+    events: tuple[Event, ...] = ()
+    pieces: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Array:
+        key = LOGITS if name == "logits" else name
+        if key not in self.arrays:
+            raise RunError(
+                f"This run has no tap {name!r}.{nearest(key, self.arrays)} It keeps {len(self.arrays)} taps; see"
+                " `softfloat-llm taps`, and choose with simulate(taps=[...]) or --taps."
+            )
+        return self.arrays[key]
+
+    def __contains__(self, name: object) -> bool:
+        return (LOGITS if name == "logits" else name) in self.arrays
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The taps that were kept, in the order of the forward pass."""
+        return tuple(self.arrays)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The prompt and the tokens chosen."""
+        return self.prompt_tokens + self.generated
+
+    @property
+    def steps(self) -> int:
+        return len(self.generated)
+
+    @property
+    def step_logits(self) -> Array:
+        """(steps, V): the rows from which `generated` was chosen."""
+        return self["logits"][len(self.fed) - max(self.steps, 1) :][: self.steps]
+
+    @property
+    def logits_format(self) -> Format:
+        return self.format_of_tap("logits")
+
+    def format_of_tap(self, name: str) -> Format:
+        """The format whose values a tap holds."""
+        self[name]
+        return self.formats[LOGITS if name == "logits" else name]
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of tokens of this run; an id in brackets where its text is unknown."""
+        return "".join(self.piece(token) for token in tokens)
+
+    def piece(self, token: int) -> str:
+        """The text of one token, or `<id>` where the run does not know it."""
+        return self.pieces.get(int(token), f"<{int(token)}>")
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over the logits: little-endian C-order bytes of their codes, shape and format."""
+        return array_digest(self["logits"], self.logits_format)
+
+    def save(self, path: str | Path, *, replace: bool = False) -> Path:
+        """Write a folder with run.json and tensors.safetensors; nothing half-written stays behind.
+
+        Raises RunError where the folder is there already and `replace` is not asked for.
+        """
+        target = Path(path)
+        if target.exists() and not replace:
+            raise RunError(f"{target} is there already. Choose another place, or ask to replace it (--replace).")
+        if target.exists() and not (target / "run.json").is_file():
+            raise RunError(f"{target} is no saved run, so it is not replaced.")
+        with new_folder(target, replace=replace) as folder:
+            write_tensors(folder / "tensors.safetensors", dict(self.arrays))
+            (folder / "run.json").write_text(json.dumps(self._to_json(), indent=1, sort_keys=True) + "\n")
+        return target
+
+    def _to_json(self) -> dict[str, Any]:
+        recipe = {key: getattr(self.recipe, key) for key in ("name", "about", "source", "status", "evidence")}
+        return {
+            "schema": RUN_SCHEMA,
+            "package": package_version(),
+            "model": {"name": self.model, "sha256": self.model_digest, "config": dict(self.config)},
+            "recipe": recipe | {"site": self.recipe.words()},
+            "tokens": {"prompt": self.prompt_tokens, "generated": self.generated, "fed": self.fed},
+            "is_teacher_forced": self.is_teacher_forced,
+            "taps": {name: str(fmt) for name, fmt in self.formats.items()},
+            "events": [asdict(event) | {"value": str(event.value)} for event in self.events],
+            "pieces": {str(token): piece for token, piece in self.pieces.items()},
+            "notes": self.notes,
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def load(cls, path: str | Path) -> Run:
+        """Read what `save` wrote. Raises RunError where a file is missing, malformed, or does not fit its digest."""
+        folder = Path(path)
+        try:
+            body = json.loads((folder / "run.json").read_text())
+        except (OSError, ValueError) as error:
+            raise RunError(f"Reading the run {folder}: {error}. Expected a folder that --save wrote.") from None
+        if not isinstance(body, dict) or body.get("schema") != RUN_SCHEMA:
+            raise RunError(f"Reading the run {folder}: run.json has not the schema {RUN_SCHEMA!r}.")
+        try:
+            run = _from_json(body, open_tensors(folder / "tensors.safetensors"))
+            digest = run.digest
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise RunError(f"Reading the run {folder}: run.json is damaged ({what}).") from None
+        if digest != body["digest"]:
+            raise RunError(f"Reading the run {folder}: its logits have {digest}, but run.json says {body['digest']}.")
+        return run
+
+
+def _from_json(body: dict[str, Any], tensors: dict[str, Array]) -> Run:
+    recipe, tokens, model = dict(body["recipe"]), body["tokens"], body["model"]
+    return Run(
+        model=model["name"],
+        model_digest=model["sha256"],
+        config=model["config"],
+        recipe=recipe_of(recipe),
+        prompt_tokens=tuple(tokens["prompt"]),
+        generated=tuple(tokens["generated"]),
+        fed=tuple(tokens["fed"]),
+        is_teacher_forced=bool(body["is_teacher_forced"]),
+        arrays={name: tensors[name] for name in body["taps"]},
+        formats={name: format_of(word) for name, word in body["taps"].items()},
+        events=tuple(_event(event) for event in body["events"]),
+        pieces={int(token): piece for token, piece in body["pieces"].items()},
+        notes=tuple(body["notes"]),
+    )
+
+
+def _event(body: dict[str, Any]) -> Event:
+    return Event(**body | {"index": tuple(body["index"]), "value": float(body["value"])})
+
+
+def simulate(
+    prompt: str | None = None,
+    *,
+    tokens: Sequence[int] | None = None,
+    model: str | Path | Model = "tiny",
+    recipe: str | Path | Recipe = "f32",
+    steps: int = 1,
+    teacher: Run | None = None,
+    taps: Sequence[str] = ("*.out",),
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Run:
+    """Run a model on a prompt under a recipe.
+
+    prompt: a text (default "The capital of France is"), or `tokens`: ids (T,). `steps` tokens are chosen greedily, the
+    lowest index among equals; each but the last is fed in turn through the key and value cache. With `teacher`, a run
+    of the same prompt, the teacher's tokens are fed instead of the run's own, for as many steps as it has. `taps`:
+    shell-style patterns of the values to keep (`*.out`, `layers.3.*`); the logits are always kept. The bits do not
+    depend on `workers`.
+    **Raises** TokenError for an empty prompt, ids out of range or too many positions; RecipeError, CheckpointError,
+    ConfigError or FetchError; NonFiniteError where a token would be taken from a row with NaN.
+    """
+    opened = model if isinstance(model, Model) else open_model(model, progress)
+    chosen = recipe_of(recipe)
+    prompt_tokens, forced, steps = _what_to_feed(opened, prompt, tokens, steps, teacher)
+    trace = Trace((*taps, LOGITS))
+    step = None if progress is None else lambda done, total: progress(chosen.name, done, total)
+    logits, generated, fed = decode(
+        StoredWeights(opened.weights, chosen), prompt_tokens, chosen, steps,
+        teacher=forced, trace=trace, workers=workers, step=step,
+    )  # fmt: skip
+    trace.arrays[LOGITS] = logits
+    return Run(
+        model=opened.name,
+        model_digest=opened.weights.digest,
+        config=json.loads(json.dumps(asdict(opened.config))),
+        recipe=chosen,
+        prompt_tokens=tuple(prompt_tokens),
+        generated=generated,
+        fed=fed,
+        is_teacher_forced=teacher is not None,
+        arrays=trace.arrays,
+        formats=trace.formats,
+        events=tuple(trace.events),
+        pieces=_pieces(opened, {*prompt_tokens, *generated, *fed}),
+        notes=opened.notes,
+    )
+
+
+DEFAULT_PROMPT = "The capital of France is"
+
+
+def _what_to_feed(
+    model: Model, prompt: str | None, tokens: Sequence[int] | None, steps: int, teacher: Run | None
+) -> tuple[list[int], tuple[int, ...] | None, int]:
+    """The prompt's ids, the tokens that a teacher feeds, and the number of steps."""
+    if prompt is not None and tokens is not None:
+        raise TokenError("Give the prompt as a text or as token ids, not both.")
+    if steps < 0:
+        raise TokenError(f"steps is {steps}: a run has 0 or more steps.")
+    ids = [int(t) for t in tokens] if tokens is not None else None
+    if ids is None and not (prompt is None and teacher is not None):
+        ids = model.encode(DEFAULT_PROMPT if prompt is None else prompt)
+    if teacher is not None:
+        if ids is not None and tuple(ids) not in (teacher.prompt_tokens, teacher.tokens):
+            raise TokenError(
+                f"The teacher's prompt has the tokens {list(teacher.prompt_tokens)}, this one {ids}: they must agree."
+            )
+        return list(teacher.prompt_tokens), teacher.generated, teacher.steps
+    assert ids is not None
+    checked_tokens(ids, model.config)
+    return ids, None, steps
+
+
+def _pieces(model: Model, tokens: set[int]) -> dict[int, str]:
+    """The text of each token, where the model has a tokenizer and it can be read."""
+    if model.tokenizer is None:
+        return {}
+    return {token: model.tokenizer.token(token) for token in sorted(tokens)}
+
+
+def array_digest(array: Array, fmt: Format) -> str:
+    """sha256 over an array's codes: little-endian C-order bytes, then shape and format. NaN counts as one code."""
+    plain = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
+    codes = encode(plain, fmt)
+    body = np.ascontiguousarray(codes.astype(codes.dtype.newbyteorder("<")))
+    total = hashlib.sha256(body.tobytes())
+    total.update(f"|{','.join(map(str, array.shape))}|{fmt}".encode())
+    return f"sha256:{total.hexdigest()}"
+
+
+def package_version() -> str:
+    """The version of this package, as its metadata says."""
+    from importlib.metadata import version
+
+    return version("softfloat-llm")
