@@ -1,21 +1,239 @@
-"""placeholder: being written"""
+"""matmul under a Precision, tile by tile: which fast form serves, the tiles, the stack machine, the workers.
+
+Start reading at `matmul`. A tile is some rows of a and some columns of b; its accumulators live in a few buffers that
+the program of the order (see `orders`) moves in place, so the extra memory is a few tiles, never M x N x K. No bit
+depends on the tiling or the workers: each element has its own accumulator.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
 import numpy as np
 
-from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow
-from softfloat_llm.numerics.formats import Array, Float64Array
+from softfloat_llm.numerics import exact_products
+from softfloat_llm.numerics.accumulate import arithmetic_of, follow
+from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
+from softfloat_llm.numerics.operands import carried, rounded_product
+from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.precision import EXACT, Precision
+from softfloat_llm.numerics.steps import (
+    Fused,
+    Narrow,
+    Native,
+    Steps,
+    exact_in_float32,
+    never_tiny,
+    stays_in_range,
+    wide_enough,
+)
+from softfloat_llm.numerics.tiles import Piece, Products, can_round, spread, term_bits
+
+Path = Literal["native", "fused", "narrow", "evident"]
+
+_TILE = 8192  # accumulators: a ufunc call of 0.4 us is then a quarter of a pass (benchmarks/bench_matmul.py)
+_ROWS = 16  # of a in a tile, so that widening b costs little
+_WIDENED = 1 << 23  # bytes of b in the kernel's dtype, kept for all rows of a
+_BLOCK = 1 << 19  # bytes of products formed at once: half of a 1 MiB second-level cache
 
 
-def matmul(a: Array, b: Array, at: Precision, *, init: Float64Array | None = None, workers: int = 1) -> Float64Array:
-    from softfloat_llm.numerics.reduce import operand, rounded_product
+def matmul(
+    a: Array, b: Array, at: Precision, *, init: Float64Array | None = None, workers: int = 1
+) -> Array:
+    """The accumulators of the product (M, N), float32 or float64, before the output rounding (after it, for exact).
 
-    left, right = operand(a, "a", at), operand(b, "b", at)
-    shape = (a.shape[0], b.shape[1])
+    a (M, K), b (K, N): values of `at.storage` in any dtype, b often a transposed view of weights in the dtype that they
+    are stored in. init (M, N): values of the accumulator's format, where the accumulators start. `workers`: threads.
+    **Rounds:** as `reduce.dot`. **Raises** FormatError where a or b has a value that `at.storage` cannot hold.
+    """
     if at.acc == EXACT:
-        return np.stack([exact_sum(rounded_product(row[None, :], right.T, at), at) for row in left])
-    program = at.order.tree(a.shape[1]).program()
-    terms = lambda k: rounded_product(left[:, k, None], right[k], at)
-    return follow(program, terms, arithmetic_of(at.acc, at), shape, init)
+        return exact_products.matmul(a, b, at, init=init)
+    path = path_of(at)
+    out = np.empty((a.shape[0], b.shape[1]), np.float32 if at.acc.format is f32 else np.float64)
+    job = _Job(a, b, at, init, out, path)
+    columns = list(_ranges(b.shape[1], _columns(a.shape, b.shape[1], path, at, workers)))
+    if workers > 1 and len(columns) > 1:
+        list(_pool(workers).map(lambda part: _run_columns(job, part), columns))
+    else:
+        for part in columns:
+            _run_columns(job, part)
+    return out
+
+
+class _Job(NamedTuple):
+    a: Array
+    b: Array
+    at: Precision
+    init: Float64Array | None
+    out: Array
+    path: Path
+
+
+@lru_cache(maxsize=4)
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="softfloat-matmul")
+
+
+# --- which form ------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def path_of(at: Precision) -> Path:
+    """The fastest form that can serve a precision; a tile whose values do not allow it takes the evident one."""
+    fmt = at.acc.format
+    is_nearest = at.rounding.acc == "ties_to_even" and at.overflow.acc == "ieee" and at.acc.method == "plain"
+    if fmt is None or not is_nearest or not _is_fast_product(at):
+        return "evident"
+    if fmt is f32:
+        is_exact_in_float32 = at.product is not None or term_bits(at) <= f32.precision
+        return "native" if is_exact_in_float32 else "evident" if _flushes(at) else "fused"
+    if _flushes(at):
+        return "evident"
+    if fmt is f64:
+        return "native"
+    return "narrow" if can_round(fmt) and term_bits(at) + fmt.precision <= 52 else "evident"
+
+
+def _is_fast_product(at: Precision) -> bool:
+    if at.product is None:
+        return True
+    if at.rounding.product != "ties_to_even" or at.overflow.product != "ieee":
+        return False
+    if at.product is f64:
+        return at.acc.format is f64
+    return can_round(at.product) and (not _flushes(at) or at.product is f32)
+
+
+def _flushes(at: Precision) -> bool:
+    return at.subnormals.acc != "keep" or (at.product is not None and at.subnormals.product != "keep")
+
+
+def _carrier(at: Precision, path: Path) -> np.dtype[Any]:
+    """The dtype that the operands of a tile are widened to."""
+    is_float32 = path == "native" and at.acc.format is f32 and at.product in (None, f32)
+    return np.dtype(np.float32 if is_float32 else np.float64)
+
+
+# --- tiles -----------------------------------------------------------------------------------------------------------
+
+
+def _columns(a_shape: tuple[int, ...], n: int, path: Path, at: Precision, workers: int) -> int:
+    """How many columns of b a tile takes: about _TILE accumulators, in equal parts of b, at least one a worker."""
+    rows, k = a_shape
+    fits = max(256, _WIDENED // (max(1, k) * _carrier(at, path).itemsize))
+    wanted = max(64, min(fits, _TILE // max(1, min(rows, _ROWS))))
+    parts = max(-(-n // wanted), min(workers, n // 64))
+    return -(-n // max(1, parts))
+
+
+def _ranges(n: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, n)) for start in range(0, n, max(1, size)))
+
+
+def _run_columns(job: _Job, columns: slice) -> None:
+    """All rows of a by some columns of b, into their place in the result."""
+    at, dtype = job.at, _carrier(job.at, job.path)
+    with np.errstate(all="ignore"):
+        right = carried(job.b[:, columns], "b", at, dtype)
+        for rows in _ranges(job.a.shape[0], max(_ROWS, _TILE // max(1, right.shape[1]))):
+            left = carried(job.a[rows].T, "a", at, dtype)
+            start = None if job.init is None else job.init[rows, columns]
+            job.out[rows, columns] = _run_tile(left, right, at, job.path, start)
+
+
+def _run_tile(left: Array, right: Array, at: Precision, path: Path, start: Float64Array | None) -> Array:
+    """left (K, M) and right (K, n) in the path's dtype; the result (M, n) holds values of the accumulator."""
+    k = left.shape[0]
+    shape = (left.shape[1], right.shape[1])
+    depth = max(1, min(k, 256, _BLOCK // max(1, shape[0] * shape[1] * right.itemsize)))
+    steps = None if path == "evident" else _steps(Products(left, right, at, depth), at, path, start)
+    if steps is None:
+        wide_left, wide_right = left.astype(np.float64, copy=False), right.astype(np.float64, copy=False)
+        terms = lambda i: rounded_product(wide_left[i][:, None], wide_right[i], at)  # noqa: E731
+        return follow(at.order.tree(k).program(), terms, arithmetic_of(at.acc, at), shape, start)
+    return run(plan(at.order, k, depth), steps, start)
+
+
+def _steps(products: Products, at: Precision, path: Path, start: Float64Array | None) -> Steps | None:
+    """The steps of a fast path on this tile, or None where the tile's values allow none."""
+    is_always_exact = path == "native" and not _flushes(at) and (at.product is not None or _fits_float32(at))
+    if is_always_exact:
+        return Native(products, at, None)
+    bounds = spread(products.left, products.right)
+    match path:
+        case "native":
+            if _flushes(at) and (start is not None or not never_tiny(at, bounds)):
+                return None
+            return Native(products, at, exact_in_float32(at, bounds) if at.product is None else None)
+        case "fused":
+            return Fused(products, at, wide_enough(at, bounds))
+    largest_start = 0.0 if start is None else float(np.abs(start).max(initial=0.0))
+    program = at.order.tree(len(products.left)).program()
+    roundings = len(products.left) + len(program)
+    is_rounded_between = any(name == "round" for name, _ in program)
+    is_bounded = not is_rounded_between and stays_in_range(at, bounds, roundings, largest_start)
+    return Narrow(products, at, bounds, is_bounded)
+
+
+def _fits_float32(at: Precision) -> bool:
+    """True where every product of two values of the storage is exact in the accumulator (f16 and narrower, in f32)."""
+    smallest, largest = at.storage.smallest_subnormal**2, at.storage.max**2
+    return at.acc.format is f64 or (smallest >= f32.smallest_subnormal and largest <= f32.max)
+
+
+# --- the stack machine -----------------------------------------------------------------------------------------------
+
+Step = tuple[str, Any]
+
+
+@lru_cache(maxsize=256)
+def plan(order: Order, n: int, depth: int) -> tuple[Step, ...]:
+    """The order's program with the runs of terms cut in pieces of at most `depth`."""
+    steps: list[Step] = []
+    for name, argument in order.tree(n).program():
+        if name == "enter":
+            pieces = (argument[start : start + depth] for start in range(0, len(argument), depth))
+            steps += [("enter", _piece(part)) for part in pieces]
+        else:
+            steps.append((name, _piece((argument,)) if name == "term" else argument))
+    return tuple(steps)
+
+
+def _piece(ks: Sequence[int]) -> Piece:
+    """A slice where the ks are evenly spaced, else their numbers."""
+    step = ks[1] - ks[0] if len(ks) > 1 else 1
+    if list(ks) != list(range(ks[0], ks[0] + step * len(ks), step)):
+        return Piece(np.array(ks, np.intp), len(ks))
+    stop = ks[0] + step * len(ks)
+    return Piece(slice(ks[0], stop if stop >= 0 else None, step), len(ks))
+
+
+def run(steps_to_do: Sequence[Step], steps: Steps, start: Float64Array | None) -> Array:
+    """`accumulate.follow` in place: the same program, on buffers that are used again."""
+    stack: list[Array] = []
+    free: list[Array] = []
+    starts_at_init = steps_to_do[0][0] == "init"
+    for name, argument in steps_to_do:
+        match name:
+            case "init" | "zero" | "term":
+                stack.append(free.pop() if free else steps.buffer())
+                if name == "term":
+                    steps.term(stack[-1], argument)
+                else:
+                    stack[-1][...] = start if name == "init" and start is not None else 0.0
+            case "enter":
+                steps.enter(stack[-1], argument)
+            case "add":
+                free.append(stack.pop())
+                steps.join(stack[-1], free[-1])
+            case "round":
+                steps.round(stack[-1], argument)
+    if starts_at_init or start is None:
+        return stack[-1]
+    total = steps.buffer()
+    total[...] = start
+    steps.join(total, stack[-1])
+    return total

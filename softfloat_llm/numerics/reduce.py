@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softfloat_llm.errors import FormatError, PrecisionError
+from softfloat_llm.errors import PrecisionError
 from softfloat_llm.numerics import kernels
-from softfloat_llm.numerics.accumulate import Terms, arithmetic_of, exact_sum, follow
-from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow
+from softfloat_llm.numerics.formats import Array, Float64Array
+from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
-from softfloat_llm.numerics.rounding import as_float64, carry, flush, round_wide
+from softfloat_llm.numerics.rounding import carry, round_wide, widen
 
 PrecisionLike = str | Precision | Mapping[str, Any]
 
@@ -77,7 +78,7 @@ def sum_stages(x: npt.ArrayLike, at: PrecisionLike, axis: int = -1, *, init: npt
     if not -wide.ndim <= axis < wide.ndim:
         raise PrecisionError(f"sum over axis {axis}: x has the shape {wide.shape}.")
     wide = np.moveaxis(wide, axis, -1)
-    return _reduced(lambda k: wide[..., k], wide, at, init)
+    return _reduced(wide, at, init)
 
 
 def dot_stages(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None) -> Stages:
@@ -87,9 +88,7 @@ def dot_stages(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: n
     if not left.ndim or left.shape[-1:] != right.shape[-1:] or not _can_broadcast(left, right):
         raise PrecisionError(f"dot sums over the last axis: a has {left.shape}, b has {right.shape}.")
     left, right = np.broadcast_arrays(left, right)
-    if at.acc == EXACT:
-        return _reduced(lambda k: left[..., k], rounded_product(left, right, at), at, init)
-    return _reduced(lambda k: rounded_product(left[..., k], right[..., k], at), left, at, init)
+    return _reduced(rounded_product(left, right, at), at, init)
 
 
 def matmul_stages(
@@ -105,15 +104,18 @@ def matmul_stages(
     return rounded_output(acc, at)
 
 
-def _reduced(terms: Terms, wide: Float64Array, at: Precision, init: npt.ArrayLike | None) -> Stages:
-    shape, n = wide.shape[:-1], wide.shape[-1]
+def _reduced(terms: Float64Array, at: Precision, init: npt.ArrayLike | None) -> Stages:
+    """The sum of terms (..., K) over the last axis."""
+    shape, n = terms.shape[:-1], terms.shape[-1]
     start = _start(init, shape, at)
     if at.acc == EXACT:
-        rows = wide if start is None else np.concatenate([wide, start[..., None]], axis=-1)
+        rows = terms if start is None else np.concatenate([terms, start[..., None]], axis=-1)
         out = carry(exact_sum(rows, at), at.output)
         return Stages(out, out)
     program = at.order.tree(n).program()
-    return rounded_output(follow(program, terms, arithmetic_of(at.acc, at), shape, start), at)
+    steps = arithmetic_of(at.acc, at, terms)
+    columns = np.ascontiguousarray(np.moveaxis(terms, -1, 0))
+    return rounded_output(follow(program, columns.__getitem__, steps, shape, start), at)
 
 
 def _can_broadcast(left: Array, right: Array) -> bool:
@@ -125,7 +127,7 @@ def _start(init: npt.ArrayLike | None, shape: tuple[int, ...], at: Precision) ->
     """Where the accumulators start, as float64 of this shape. Raises FormatError where they cannot hold it."""
     if init is None:
         return None
-    wide = _reals(init, "init")
+    wide = reals(init, "init")
     if at.acc.format is not None:
         check_held(wide, "init", at.acc.format, "acc")
     if not _can_broadcast(wide, np.empty(shape)) or wide.ndim > len(shape):
@@ -133,57 +135,14 @@ def _start(init: npt.ArrayLike | None, shape: tuple[int, ...], at: Precision) ->
     return np.broadcast_to(wide, shape)
 
 
-def rounded_output(acc: Float64Array, at: Precision) -> Stages:
+def rounded_output(acc: Array, at: Precision) -> Stages:
     """The last rounding. acc (...) holds values of the accumulator's format (of the output already, where exact)."""
     if at.acc.format is None:
         out = carry(acc, at.output)
         return Stages(out, out)
     options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
-    out = round_wide(acc, at.output, at.rounding.output, **options)
+    out = round_wide(widen(acc), at.output, at.rounding.output, **options)
     return Stages(carry(acc, at.acc.format), carry(out, at.output))
-
-
-def operand(x: npt.ArrayLike, name: str, at: Precision) -> Float64Array:
-    """x as float64, each value one of `at.storage`; subnormal operands flushed where the storage stage says `daz`.
-
-    Raises FormatError, naming the first value that the storage cannot hold.
-    """
-    values = np.asarray(x)
-    wide = _reals(values, name)
-    if values.dtype != at.storage.dtype or not at.storage.has_own_dtype:
-        check_held(wide, name, at.storage)
-    return flush(wide, at.storage) if "daz" in at.subnormals.storage else wide
-
-
-def _reals(x: npt.ArrayLike, name: str) -> Float64Array:
-    wide = as_float64(np.asarray(x))
-    if wide is None:
-        raise FormatError(f"Operand {name} has more bits than float64 holds. Round it first, with round_to.")
-    return wide
-
-
-def check_held(wide: Float64Array, name: str, fmt: Format, stage: str = "storage") -> None:
-    """Raises FormatError where a value is not one of the format of the stage."""
-    is_lost = (round_wide(wide, fmt) != wide) & ~(np.isnan(wide) & fmt.has_nan)
-    if is_lost.any():
-        found = wide[is_lost].flat[0]
-        raise FormatError(
-            f"Operand {name} has the value {float(found)!r}, which {stage}={fmt} cannot hold."
-            f" Round it first, with round_to({name}, '{fmt}'), or choose another {stage}."
-        )
-
-
-def rounded_product(x: Float64Array, y: Float64Array, at: Precision) -> Float64Array:
-    """The products of x and y (...), as the product stage leaves them: exact, or rounded once to its format.
-
-    Exact in float64 for storage of at most 24 significand bits.
-    """
-    with np.errstate(all="ignore"):
-        exact = x * y
-    if at.product is None:
-        return exact
-    options = {"overflow": at.overflow.product, "subnormals": at.subnormals.product}
-    return round_wide(exact, at.product, at.rounding.product, **options)
 
 
 def _public(out: Array) -> Any:

@@ -1,0 +1,277 @@
+"""The fast steps of an accumulator on a tile, in place, each with the condition under which it is exact.
+
+`Native`: float32 (or float64) additions by the hardware. `Fused`: fma to float32, in float64. `Narrow`: any IEEE-like
+format of up to 24 bits, in float64. Where the condition fails for some k, those take the evident step of `accumulate`,
+which is also the twin that the tests hold everything here against. Start reading at `Native.enter`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from softfloat_llm.numerics.accumulate import Plain, arithmetic_of
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
+from softfloat_llm.numerics.precision import Precision
+from softfloat_llm.numerics.rounding import round_wide
+from softfloat_llm.numerics.tiles import Piece, Products, Rounder, Spread, term_bits
+
+OkMask = npt.NDArray[np.bool_] | None
+"""For each k, whether the fast step is exact; None where it always is."""
+
+
+class Steps(Protocol):
+    """What the stack machine of `kernels` asks of an accumulator. All arrays (M, n), changed in place."""
+
+    def buffer(self) -> Array: ...
+    def enter(self, acc: Array, piece: Piece) -> None: ...
+    def term(self, acc: Array, piece: Piece) -> None: ...
+    def join(self, acc: Array, other: Array) -> None: ...
+    def round(self, acc: Array, fmt: Format) -> None: ...
+
+
+class _OnTile:
+    """What the three have in common: the terms, the evident twin, and buffers of the tile's shape."""
+
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+
+    def __init__(self, products: Products, at: Precision, ok: OkMask) -> None:
+        self.products = products
+        self.twin: Plain = arithmetic_of(at.acc, at)
+        self.ok = None if ok is None or ok.all() else ok
+        self.shape = (products.left.shape[1], products.right.shape[1])
+        self._numbers = np.arange(products.left.shape[0])
+
+    def buffer(self) -> Array:
+        """A new array for an accumulator of the tile."""
+        return np.empty(self.shape, self.dtype)
+
+    def round(self, acc: Array, fmt: Format) -> None:
+        """acc = acc rounded to a format in which a partial sum is stored."""
+        acc[...] = round_wide(acc.astype(np.float64), fmt, self.twin.mode)
+
+    def enter(self, acc: Array, piece: Piece) -> None:
+        """acc = R(acc + term), for each term of the piece in turn."""
+        if self.ok is None or self.ok[piece.ks].all():
+            self._fast(acc, piece)
+            return
+        for k in self._numbers[piece.ks].tolist():
+            if self.ok[k]:
+                self._fast(acc, Piece(slice(k, k + 1), 1))
+            else:
+                acc[...] = self.twin.enter(acc.astype(np.float64), self.products.wide(k))
+
+    def term(self, acc: Array, piece: Piece) -> None:
+        """acc = R(the one term of the piece)."""
+        acc[...] = self.twin.rounded(self.products.wide(int(self._numbers[piece.ks][0])))
+
+    def _fast(self, acc: Array, piece: Piece) -> None:
+        raise NotImplementedError
+
+    def _redo(self, acc: Float64Array, term: Float64Array, is_doubtful: Array) -> tuple[Array, Array]:
+        """Where the fast step is in doubt, and the evident step's results there."""
+        where = np.flatnonzero(is_doubtful)
+        return where, self.twin.enter(acc.reshape(-1)[where], term.reshape(-1)[where])
+
+
+class Native(_OnTile):
+    """acc = acc + term in float32 or float64: one multiplication and one addition of the hardware.
+
+    Right where each term is a value of that type: the product is exact in it (`exact_in_float32`), or has been rounded
+    to it or to a narrower format. IEEE 754 then makes the addition one rounding, subnormals, signed zeros and overflow
+    included.
+    """
+
+    def __init__(self, products: Products, at: Precision, ok: OkMask) -> None:
+        super().__init__(products, at, ok)
+        assert at.acc.format is not None
+        self.dtype = at.acc.format.dtype
+
+    def _fast(self, acc: Array, piece: Piece) -> None:
+        add = np.add
+        for term in self._terms(piece):
+            add(acc, term, acc)
+
+    def term(self, acc: Array, piece: Piece) -> None:
+        if self.ok is None or self.ok[piece.ks].all():
+            acc[...] = self._terms(piece)[0]
+        else:
+            super().term(acc, piece)
+
+    def join(self, acc: Array, other: Array) -> None:
+        """acc = acc + other."""
+        np.add(acc, other, out=acc)
+
+    def _terms(self, piece: Piece) -> Array:
+        return self.products.of(piece).astype(self.dtype, copy=False)
+
+
+def exact_in_float32(at: Precision, bounds: Spread) -> OkMask:
+    """Where every product of a k is exact in float32, for storage of at most 12 bits (so products of at most 24).
+
+    No overflow: the largest is not beyond the largest float32. No underflow: a nonzero product of significands of p
+    bits is more than the smallest magnitude times 2^-2p above zero in its last place, which must not be below 2^-149.
+    """
+    ok: npt.NDArray[np.bool_] = bounds.largest <= f32.max
+    return ok & (bounds.lowest_bits(term_bits(at)) >= f32.smallest_subnormal)
+
+
+def never_tiny(at: Precision, bounds: Spread) -> bool:
+    """True where ftz and daz never act on float32 sums: every term is a multiple of 2^-126, so each sum is one too.
+
+    A product rounded to float32 (not below its own magnitude's half) keeps a bit of room.
+    """
+    return bool((bounds.lowest_bits(term_bits(at) + 1) >= f32.smallest_normal).all())
+
+
+class Fused(_OnTile):
+    """acc = fma(a, b, acc) to float32 in float64: s = acc + product rounds to 53 bits, the cast to 24.
+
+    Rounding twice differs from rounding once only where s is a midpoint of float32 although the exact sum is not. From
+    2^-126 on a midpoint is seen by its last 29 bits, 1000…; there the step is redone exactly. Below 2^-126 s is itself
+    exact: acc is a multiple of 2^-149 and the product of 2^-178 (`wide_enough`), which leaves 52 bits.
+    Partial sums join so too: 53 bits are at least 2 * 24 + 2, where rounding twice is harmless (Figueroa 1995).
+    """
+
+    def __init__(self, products: Products, at: Precision, ok: OkMask) -> None:
+        super().__init__(products, at, ok)
+        self._sum, self._narrow = self.buffer(), np.empty(self.shape, np.float32)
+        self._midpoints = _Midpoints(f32.precision, self.shape)
+
+    def _fast(self, acc: Array, piece: Piece) -> None:
+        s = self._sum
+        for term in self.products.of(piece):
+            np.add(acc, term, out=s)
+            if self._midpoints.are_in(s):
+                where, redone = self._redo(acc, term, self._midpoints.flags)
+                self._cast(acc)
+                acc.reshape(-1)[where] = redone
+            else:
+                self._cast(acc)
+
+    def join(self, acc: Array, other: Array) -> None:
+        """acc = R(acc + other)."""
+        np.add(acc, other, out=self._sum)
+        self._cast(acc)
+
+    def _cast(self, acc: Array) -> None:
+        np.copyto(self._narrow, self._sum, casting="same_kind")
+        np.copyto(acc, self._narrow)
+
+
+def wide_enough(at: Precision, bounds: Spread) -> OkMask:
+    """Where every product of a k is a multiple of 2^-178, so that `Fused` needs no look at subnormal sums."""
+    return bounds.lowest_bits(term_bits(at)) >= 2.0**-178
+
+
+class _Midpoints:
+    """Finds the float64 values that lie in the middle of two values of a format of p bits (normal ones)."""
+
+    def __init__(self, precision: int, shape: tuple[int, ...]) -> None:
+        self._half = np.int64(1 << (52 - precision))
+        self._mask = np.int64((1 << (53 - precision)) - 1)
+        self._bits, self.flags = np.empty(shape, np.int64), np.empty(shape, np.bool_)
+
+    def are_in(self, s: Float64Array) -> bool:
+        """True where there is one; `flags` then says which."""
+        np.bitwise_and(s.view(np.int64), self._mask, out=self._bits)
+        np.equal(self._bits, self._half, out=self.flags)
+        return bool(self.flags.any())
+
+
+class Narrow(_OnTile):
+    """acc = R(acc + term) for a format of p bits, in float64: t = acc + term, then `Rounder`.
+
+    With w bits in a term and w + p <= 52 (`kernels` sees to it), t may differ from the exact sum only where that
+    changes no rounding, or where `is_doubtful` says so. Suppose t is a midpoint of the format, and the exact sum is
+    not t; then the smaller summand y has a last bit below 2^(e - 52), where 2^e <= |t| < 2^(e + 1), so that |y| is
+    below 2^(e - 53 + its bits).
+
+    * y is the term: acc lies on the format's grid, at least 2^(e - p) away from the midpoint t. But |y| is less, as
+      w < 53 - p. So this cannot be; nor in the subnormals, whose midpoints are further away.
+    * y is acc: the term can be the midpoint itself, and acc a trifle that decides the tie. Not so if the term was
+      rounded to at most p bits (it lies on the grid then). Not so if 2^53 smallest subnormals reach beyond twice the
+      range, as in every format of up to 5 exponent bits: acc is a multiple of them and t would be beyond overflow. In
+      the subnormals of acc both summands are multiples of 2^(e - 52), so that t is exact. Otherwise, `is_doubtful`.
+    """
+
+    def __init__(self, products: Products, at: Precision, bounds: Spread, is_bounded: bool) -> None:
+        super().__init__(products, at, None)
+        assert at.acc.format is not None
+        self.format, self.bounds, self.is_bounded = at.acc.format, bounds, is_bounded
+        self._sum, self._rounder = self.buffer(), Rounder(self.format, self.shape)
+        self._midpoints = _Midpoints(self.format.precision, self.shape)
+        self._lowest_bits = bounds.lowest_bits(term_bits(at) + 1)  # + 1: a rounded product may be a little smaller
+        reach = 2.0**53 * self.format.smallest_subnormal
+        is_on_grid = at.product is not None and at.product.precision <= self.format.precision
+        self._is_never_doubtful = is_on_grid or reach >= 4.0 * self.format.max
+        self._can_vanish = self._zeros(at)
+
+    def _zeros(self, at: Precision) -> npt.NDArray[np.bool_]:
+        """For each k, whether a term can be zero."""
+        if at.product is None:
+            return self.bounds.has_zero
+        return self.bounds.has_zero | ~(self.bounds.smallest > at.product.smallest_subnormal)
+
+    def _fast(self, acc: Array, piece: Piece) -> None:
+        terms = self.products.of(piece)
+        is_watched = not self._is_never_doubtful and self.is_doubtful(acc, piece)
+        for term, is_signed in zip(terms, self._signs(piece), strict=True):
+            np.add(acc, term, out=self._sum)
+            if is_watched and self._midpoints.are_in(self._sum):
+                where, redone = self._redo(acc, term, self._midpoints.flags)
+                self._rounded(acc, is_signed)
+                acc.reshape(-1)[where] = redone
+            else:
+                self._rounded(acc, is_signed)
+
+    def _rounded(self, acc: Array, is_signed: bool) -> None:
+        self._rounder.round(self._sum, acc, is_bounded=self.is_bounded, is_signed=is_signed)
+
+    def _signs(self, piece: Piece) -> list[bool]:
+        """After which steps the sign of a zero matters: before a term that can be zero, and at the end of a run.
+
+        R(-0 + x) = R(+0 + x) for every x that is not zero.
+        """
+        zeros: list[bool] = self._can_vanish[piece.ks].tolist()
+        return [*zeros[1:], True]
+
+    def is_doubtful(self, acc: Array, piece: Piece) -> bool:
+        """False where each acc + term of the piece with the larger term is exact in float64.
+
+        acc now, and so in all steps of the piece, is a multiple of some G: no last bit of acc or of a term lies below
+        it. The sum is at most 4 times the largest product (a rounded one is up to twice the exact one), hence exact if
+        that stays below 2^53 G.
+        """
+        magnitude = np.abs(acc, out=self._sum)
+        smallest = magnitude.min()
+        if smallest == 0:
+            smallest = np.minimum.reduce(magnitude, axis=None, where=magnitude > 0, initial=np.inf)
+        acc_bit = max(smallest * 2.0**-self.format.precision, self.format.smallest_subnormal)
+        grid = min(acc_bit, self._lowest_bits[piece.ks].min())
+        return not self.bounds.largest[piece.ks].max() * 4.0 <= 2.0**53 * grid
+
+    def term(self, acc: Array, piece: Piece) -> None:
+        self._rounder.round(self.products.of(piece)[0], acc)
+
+    def join(self, acc: Array, other: Array) -> None:
+        """acc = R(acc + other): 53 bits are at least 2p + 2, where rounding twice is harmless (Figueroa 1995)."""
+        np.add(acc, other, out=self._sum)
+        self._rounder.round(self._sum, acc)
+
+
+def stays_in_range(at: Precision, bounds: Spread, roundings: int, start: float) -> bool:
+    """True where no sum of any of the terms, in any order, can round beyond the largest value of the accumulator.
+
+    `roundings`: at least as many as lie between any term and the result. Each is at most a factor 1 + 2^-p, or half the
+    smallest subnormal. False where an operand is infinite or NaN.
+    """
+    fmt = at.acc.format
+    assert fmt is not None
+    total = start + float(np.add.reduce(bounds.largest)) + roundings * fmt.smallest_subnormal
+    if at.product is not None:  # rounding at most doubles a product, or makes a tiny one the smallest subnormal
+        total = 2.0 * total + len(bounds.largest) * at.product.smallest_subnormal
+    with np.errstate(over="ignore"):
+        return bool(total * np.float64(1.0 + 2.0**-fmt.precision) ** roundings <= fmt.max)

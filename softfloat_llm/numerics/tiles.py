@@ -1,0 +1,160 @@
+"""What enters the accumulators of a tile: the products of a few k at a time, and how large and small they can be.
+
+A tile is `left` (K, M) and `right` (K, n), both contiguous in the dtype that the kernel works in. `Products` forms the
+terms of a piece of the order, `Spread` bounds them for each k, and `Rounder` rounds float64 arrays to a narrow format
+in a few whole-array passes. Start reading at `Products.of`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, f64
+from softfloat_llm.numerics.operands import rounded_product
+from softfloat_llm.numerics.precision import Precision
+from softfloat_llm.numerics.rounding import EXPONENT_MASK
+
+SIGN_MASK = np.int64(-1 << 63)  # of float64
+_ROWS_AT_ONCE = 64  # of the magnitudes that `spread` looks at: its temporaries stay small
+
+
+class Piece(NamedTuple):
+    """Some k that enter one accumulator one after the other."""
+
+    ks: slice | npt.NDArray[np.intp]
+    length: int
+
+
+class Spread(NamedTuple):
+    """For each k, bounds of |a*b| over a tile (K,): the smallest that is not zero (inf: none), and the largest.
+
+    Exact: the bounds are products of two magnitudes of at most 24 bits. With an infinite operand `largest` is inf or
+    NaN, with a NaN both are NaN, so that no condition of the form `bound <= limit` holds.
+    """
+
+    smallest: Float64Array
+    largest: Float64Array
+    has_zero: npt.NDArray[np.bool_]
+
+    def lowest_bits(self, bits: int) -> Float64Array:
+        """Below the last bit of each product that is not zero, where its significand has at most this many bits."""
+        return self.smallest * 2.0**-bits
+
+
+def spread(left: Array, right: Array) -> Spread:
+    """The bounds of the products of a tile, left (K, M) and right (K, n)."""
+    (low_a, high_a), (low_b, high_b) = _magnitudes(left), _magnitudes(right)
+    zero_a, zero_b = (low_a == 0), (low_b == 0)
+    smallest = _without_zeros(low_a, left, zero_a) * _without_zeros(low_b, right, zero_b)
+    return Spread(smallest, high_a * high_b, zero_a | zero_b)
+
+
+def _magnitudes(x: Array) -> tuple[Float64Array, Float64Array]:
+    """The smallest and the largest |x| of each row, NaN where there is a NaN."""
+    bounds = np.zeros((2, x.shape[0]))
+    for start in range(0, x.shape[0], _ROWS_AT_ONCE):
+        rows = np.abs(x[start : start + _ROWS_AT_ONCE])
+        bounds[:, start : start + _ROWS_AT_ONCE] = np.minimum.reduce(rows, axis=1), np.maximum.reduce(rows, axis=1)
+    return bounds[0], bounds[1]
+
+
+def _without_zeros(low: Float64Array, x: Array, has_zero: npt.NDArray[np.bool_]) -> Float64Array:
+    """`low`, where rows with zeros count the others only."""
+    for row in np.flatnonzero(has_zero):
+        magnitude = np.abs(x[row])
+        low[row] = np.minimum.reduce(magnitude, where=magnitude > 0, initial=np.inf)
+    return low
+
+
+class Rounder:
+    """Rounds float64 arrays to a format of at most 25 bits, ties to even, subnormals kept, beyond the range infinite.
+
+    With q = max(2^floor(log2 |t|), smallest normal) * 1.5 * 2^(53 - p), the sum t + q lies in q's binade (|t| is less
+    than a third of q), where float64's spacing is the ulp of t in the format, or the subnormals' step: adding q rounds
+    t as the format does, and q is an even multiple of the step, so that ties go to even. Subtracting q is exact.
+
+    Beyond the range, where `is_bounded` does not promise that there is none: q stops at the last binade's, so that an
+    infinite t stays infinite, and multiplying by 2^(1023 - emax), which overflows exactly from 2^(emax + 1) on, and
+    back, turns what was rounded beyond the largest value into an infinity. A NaN stays NaN.
+
+    The sign of a zero is lost in (t + q) - q; `is_signed` puts t's back, which is the exact value's.
+    Source: Higham and Pranesh, Simulating Low Precision Floating-Point Arithmetic (2019), for the idea of the constant.
+    """
+
+    def __init__(self, fmt: Format, shape: tuple[int, ...]) -> None:
+        self._q = np.empty(shape)
+        self._q_bits = self._q.view(np.int64)
+        # whole rows: np.maximum with a scalar takes three times as long as with an array (NumPy 2.0 to 2.4)
+        self._lowest = np.full(shape[-1], fmt.smallest_normal)
+        self._highest = np.full(shape[-1], 2.0**fmt.emax)
+        self._factor = 1.5 * 2.0 ** (53 - fmt.precision)
+        self._to_brink = 2.0 ** (1023 - fmt.emax)
+
+    def round(self, t: Float64Array, out: Float64Array, *, is_bounded: bool = False, is_signed: bool = True) -> None:
+        """out = R(t). t and out: distinct contiguous arrays of the shape, or of fewer of its leading rows."""
+        q, q_bits, t_bits = self._q[: len(t)], self._q_bits[: len(t)], t.view(np.int64)
+        np.bitwise_and(t_bits, EXPONENT_MASK, out=q_bits)
+        np.maximum(q, self._lowest, out=q)
+        if not is_bounded:
+            np.minimum(q, self._highest, out=q)
+        np.multiply(q, self._factor, out=q)
+        np.add(t, q, out=out)
+        np.subtract(out, q, out=out)
+        if not is_bounded:
+            np.multiply(out, self._to_brink, out=out)
+            np.multiply(out, 1.0 / self._to_brink, out=out)
+        if is_signed:
+            out_bits = out.view(np.int64)
+            np.bitwise_and(t_bits, SIGN_MASK, out=q_bits)
+            np.bitwise_or(out_bits, q_bits, out=out_bits)
+
+
+def can_round(fmt: Format) -> bool:
+    """True for the formats that `Rounder` knows: IEEE-like ones (all that it uses) of at most 25 bits."""
+    is_like_ieee = fmt.has_infinity and fmt.nan == "ieee" and fmt.is_signed and fmt.has_zero
+    return is_like_ieee and fmt.precision <= 25
+
+
+class Products:
+    """The terms of a tile as the product stage leaves them, in `dtype`.
+
+    `of` multiplies in that dtype: exact where the caller has seen to it, or the product stage itself where that is
+    ties_to_even to float32 (or float64) and so what the multiplication does. To another format: exact in float64, then
+    one rounding.
+    """
+
+    def __init__(self, left: Array, right: Array, at: Precision, depth: int) -> None:
+        self.left, self.right, self.at = left, right, at
+        shape = (depth, left.shape[1], right.shape[1])
+        self._block = np.empty(shape, left.dtype)
+        self._rounder = None
+        if at.product is not None and not is_native(at.product, left.dtype):
+            self._rounder, self._rounded = Rounder(at.product, shape), np.empty(shape)
+
+    def of(self, piece: Piece) -> Array:
+        """The terms of a piece (count, M, n). Good until the next call."""
+        block: Array = self._block[: piece.length]
+        np.multiply(self.left[piece.ks, :, None], self.right[piece.ks, None, :], out=block)
+        if self._rounder is None:
+            return block
+        self._rounder.round(block, self._rounded[: piece.length])
+        return self._rounded[: piece.length]
+
+    def wide(self, k: int) -> Float64Array:
+        """Term k (M, n) by the evident form, in float64."""
+        left, right = self.left[k].astype(np.float64), self.right[k].astype(np.float64)
+        return rounded_product(left[:, None], right, self.at)
+
+
+def is_native(product: Format, dtype: np.dtype[Any]) -> bool:
+    """True where the hardware's multiplication of this dtype rounds to the product's format."""
+    return product is f64 or (product is f32 and dtype == np.float32)
+
+
+def term_bits(at: Precision) -> int:
+    """An upper bound of the significand bits of a term."""
+    exact = 2 * at.storage.precision
+    return exact if at.product is None else min(exact, at.product.precision)
