@@ -7,15 +7,15 @@ pair rounded once. `kernels` holds the fast forms of the same steps, and the tes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from softfloat_llm.numerics.formats import Float64Array, Format
+from softfloat_llm.numerics.formats import Float64Array, Format, f32
 from softfloat_llm.numerics.orders import Instruction
 from softfloat_llm.numerics.precision import Accumulator, Precision
-from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide
+from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, widen
 
 Terms = Callable[[int], Float64Array]
 """Term k as float64 (...): a product as the product stage leaves it, or a summand."""
@@ -52,6 +52,12 @@ class Plain:
             return self.add(state, term)
         return round_sum(flush(state, self.format), term, self.format, self.mode, **self.options)
 
+    def enter_all(self, state: Any, terms: Iterable[Float64Array]) -> Any:
+        """The state after each term in turn."""
+        for term in terms:
+            state = self.enter(state, term)
+        return state
+
     def join(self, state: Any, other: Any) -> Any:
         """The state after the value of another partial sum is added to it."""
         value = self.value(other)
@@ -64,6 +70,42 @@ class Plain:
     def rounded(self, term: Float64Array) -> Float64Array:
         """R(term)."""
         return round_wide(term, self.format, self.mode, **self.options)
+
+
+class NativeF32(Plain):
+    """float32's own addition: acc = R(acc + term) in one instruction, for terms that are float32 values.
+
+    Exact twin of `Plain` for a plain f32 accumulator with ties to even, nothing flushed and nothing saturated: IEEE 754
+    hardware adds two float32 with that one rounding, and a product that is a float32 value is fused by being added. A
+    run of terms is `np.add.accumulate`, which adds one after another by definition (unlike `np.add.reduce`).
+    """
+
+    @staticmethod
+    def is_exact_for(at: Precision, terms: Float64Array) -> bool:
+        """True where this arithmetic gives the bits of `Plain`: the usual f32 rules, and every term a float32."""
+        is_plain = at.acc == _F32 and at.rounding.acc == "ties_to_even"
+        is_usual = at.overflow.acc == "ieee" and at.subnormals.acc == "keep"
+        with np.errstate(over="ignore"):
+            return is_plain and is_usual and np.array_equal(terms.astype(np.float32), terms, equal_nan=True)
+
+    def add(self, x: Float64Array, y: Float64Array) -> Float64Array:
+        total: Float64Array = self.enter(x.astype(np.float32), y)
+        return total
+
+    def start(self, value: Float64Array) -> Any:
+        return value.astype(np.float32)
+
+    def enter(self, state: Any, term: Float64Array) -> Any:
+        return state + term.astype(np.float32)
+
+    def enter_all(self, state: Any, terms: Iterable[Float64Array]) -> Any:
+        return np.add.accumulate(np.stack([state, *terms], dtype=np.float32, casting="same_kind"), axis=0)[-1]
+
+    def value(self, state: Any) -> Float64Array:
+        return widen(state)
+
+    def rounded(self, term: Float64Array) -> Float64Array:
+        return term
 
 
 class Kahan(Plain):
@@ -105,14 +147,19 @@ class Neumaier(Kahan):
         return self.add(*state)
 
 
+_F32 = Accumulator(f32)
 _METHODS = {"plain": Plain, "kahan": Kahan, "neumaier": Neumaier}
 
 
-def arithmetic_of(acc: Accumulator, at: Precision) -> Plain:
-    """The steps of the accumulator of a precision (not of the exact one, which has no steps)."""
+def arithmetic_of(acc: Accumulator, at: Precision, terms: Float64Array | None = None) -> Plain:
+    """The steps of the accumulator of a precision (not of the exact one, which has no steps).
+
+    Where all its `terms` are given, and the hardware's own addition does the same, that.
+    """
     assert acc.format is not None
     is_fused = at.product is None
-    return _METHODS[acc.method](acc.format, at.rounding.acc, at.overflow.acc, at.subnormals.acc, is_fused)
+    kind: type[Plain] = NativeF32 if terms is not None and NativeF32.is_exact_for(at, terms) else _METHODS[acc.method]
+    return kind(acc.format, at.rounding.acc, at.overflow.acc, at.subnormals.acc, is_fused)
 
 
 def follow(
@@ -135,8 +182,7 @@ def follow(
                 case "term":
                     stack.append(arithmetic.start(arithmetic.rounded(terms(argument))))
                 case "enter":
-                    for k in argument:
-                        stack[-1] = arithmetic.enter(stack[-1], terms(k))
+                    stack[-1] = arithmetic.enter_all(stack[-1], (terms(k) for k in argument))
                 case "add":
                     other = stack.pop()
                     stack[-1] = arithmetic.join(stack[-1], other)
@@ -185,6 +231,12 @@ class _Watching:
     def __getattr__(self, name: str) -> Any:
         step = getattr(self._inner, name)
         return (lambda *arguments: self._seen(step(*arguments))) if name in ("start", "enter") else step
+
+    def enter_all(self, state: Any, terms: Iterable[Float64Array]) -> Any:
+        """Each term in turn, so that the first that is too much is noticed."""
+        for term in terms:
+            state = self.enter(state, term)
+        return state
 
     def _seen(self, state: Any) -> Any:
         if not np.isfinite(self._inner.value(state)).all():
