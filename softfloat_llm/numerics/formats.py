@@ -180,6 +180,9 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     if hasattr(ml_dtypes, prefix + name)
 }
 
+CARRIERS: dict[np.dtype[Any], Format] = {dtype: FORMATS[name] for name, dtype in _DTYPES.items()}
+"""NumPy dtype -> the format that it encodes."""
+
 _ALIASES = {
     "double": "f64", "fp64": "f64", "float64": "f64", "single": "f32", "float": "f32", "fp32": "f32", "float32": "f32",
     "tensorfloat32": "tf32", "half": "f16", "fp16": "f16", "float16": "f16", "bfloat16": "bf16", "brain": "bf16",
@@ -240,9 +243,8 @@ def _exmy(name: str, exponent_bits: int, trailing_bits: int) -> Format:
 
 
 def _format_of_dtype(dtype: np.dtype[Any]) -> Format:
-    for name, known in _DTYPES.items():
-        if known == dtype:
-            return FORMATS[name]
+    if dtype in CARRIERS:
+        return CARRIERS[dtype]
     raise FormatError(f"The NumPy dtype {dtype} is not a floating-point format that is known here.")
 
 

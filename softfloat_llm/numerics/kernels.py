@@ -25,6 +25,7 @@ from softfloat_llm.numerics.steps import (
     Narrow,
     Native,
     Steps,
+    all_exact_in_float32,
     exact_in_float32,
     never_tiny,
     stays_in_range,
@@ -40,9 +41,7 @@ _WIDENED = 1 << 23  # bytes of b in the kernel's dtype, kept for all rows of a
 _BLOCK = 1 << 19  # bytes of products formed at once: half of a 1 MiB second-level cache
 
 
-def matmul(
-    a: Array, b: Array, at: Precision, *, init: Float64Array | None = None, workers: int = 1
-) -> Array:
+def matmul(a: Array, b: Array, at: Precision, *, init: Float64Array | None = None, workers: int = 1) -> Array:
     """The accumulators of the product (M, N), float32 or float64, before the output rounding (after it, for exact).
 
     a (M, K), b (K, N): values of `at.storage` in any dtype, b often a transposed view of weights in the dtype that they
@@ -161,6 +160,9 @@ def _steps(products: Products, at: Precision, path: Path, start: Float64Array | 
     """The steps of a fast path on this tile, or None where the tile's values allow none."""
     is_always_exact = path == "native" and not _flushes(at) and (at.product is not None or _fits_float32(at))
     if is_always_exact:
+        return Native(products, at, None)
+    is_float32 = products.left.dtype == np.float32 and at.product is None and not _flushes(at)
+    if path == "native" and is_float32 and all_exact_in_float32(at, products.left, products.right):
         return Native(products, at, None)
     bounds = spread(products.left, products.right)
     match path:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import FormatError
-from softfloat_llm.numerics.formats import Array, Float64Array, Format, bf16
+from softfloat_llm.numerics.formats import CARRIERS, Array, Float64Array, Format, bf16
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import as_float64, flush, round_wide
 
@@ -42,7 +42,9 @@ def reals(x: npt.ArrayLike, name: str) -> Float64Array:
 
 def needs_check(dtype: np.dtype[Any], fmt: Format) -> bool:
     """True where an array of this dtype can have values that the format does not hold."""
-    return dtype != fmt.dtype or not fmt.has_own_dtype
+    if dtype == fmt.dtype and fmt.has_own_dtype:
+        return False
+    return dtype not in CARRIERS or not CARRIERS[dtype].is_subset_of(fmt)
 
 
 def check_held(wide: Float64Array, name: str, fmt: Format, stage: str = "storage") -> None:

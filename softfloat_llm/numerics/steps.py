@@ -16,7 +16,7 @@ from softfloat_llm.numerics.accumulate import Plain, arithmetic_of
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_wide
-from softfloat_llm.numerics.tiles import Piece, Products, Rounder, Spread, term_bits
+from softfloat_llm.numerics.tiles import Piece, Products, Rounder, Spread, extremes, term_bits
 
 OkMask = npt.NDArray[np.bool_] | None
 """For each k, whether the fast step is exact; None where it always is."""
@@ -106,6 +106,12 @@ class Native(_OnTile):
 
     def _terms(self, piece: Piece) -> Array:
         return self.products.of(piece).astype(self.dtype, copy=False)
+
+
+def all_exact_in_float32(at: Precision, left: Array, right: Array) -> bool:
+    """True where every product of two float32 tiles is exact: `exact_in_float32` for the tiles' own extremes."""
+    (low_a, high_a), (low_b, high_b) = extremes(left), extremes(right)
+    return high_a * high_b <= f32.max and low_a * low_b * 2.0 ** -term_bits(at) >= f32.smallest_subnormal
 
 
 def exact_in_float32(at: Precision, bounds: Spread) -> OkMask:

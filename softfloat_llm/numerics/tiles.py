@@ -17,6 +17,9 @@ from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import EXPONENT_MASK
 
+_MAGNITUDE = np.uint32(0x7FFF_FFFF)  # of float32
+_ABOVE_ALL = np.uint32(0xFFFF_FFFF)
+_WORDS_AT_ONCE = 1 << 14  # of the words that `extremes` looks at: they stay in the first-level cache
 SIGN_MASK = np.int64(-1 << 63)  # of float64
 _ROWS_AT_ONCE = 64  # of the magnitudes that `spread` looks at: its temporaries stay small
 
@@ -50,6 +53,25 @@ def spread(left: Array, right: Array) -> Spread:
     zero_a, zero_b = (low_a == 0), (low_b == 0)
     smallest = _without_zeros(low_a, left, zero_a) * _without_zeros(low_b, right, zero_b)
     return Spread(smallest, high_a * high_b, zero_a | zero_b)
+
+
+def extremes(x: npt.NDArray[np.float32]) -> tuple[float, float]:
+    """The smallest magnitude that is not zero (inf where there is none) and the largest (NaN counts above inf).
+
+    x: a contiguous float32 tile. Without the sign, float32 words are ordered as the magnitudes; a zero, one less, wraps
+    round to the top.
+    """
+    smallest, largest = _ABOVE_ALL, np.uint32(0)
+    flat = x.reshape(-1).view(np.uint32)
+    for start in range(0, flat.size, _WORDS_AT_ONCE):
+        words = flat[start : start + _WORDS_AT_ONCE] & _MAGNITUDE
+        largest = max(largest, np.maximum.reduce(words))
+        np.subtract(words, np.uint32(1), out=words)
+        smallest = min(smallest, np.minimum.reduce(words))
+    if smallest == _ABOVE_ALL:
+        return np.inf, 0.0
+    low, high = np.array([smallest + np.uint32(1), largest]).view(np.float32)
+    return float(low), float(high)
 
 
 def _magnitudes(x: Array) -> tuple[Float64Array, Float64Array]:
