@@ -6,6 +6,7 @@ that a kernel works in.
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,9 @@ from softfloat_llm.numerics.formats import CARRIERS, Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import as_float64, flush, round_wide
 
+_WORD = np.dtype(np.uint32)
+_UPPER_HALF = np.uint32(0xFFFF_0000)
+_TURNED_AT_ONCE = 128  # rows: a strip whose words stay in the first-level cache (benchmarks/bench_matmul.py, widening)
 _CHECKED_AT_ONCE = 1 << 14  # elements: the check's float64 temporaries stay in the cache
 
 
@@ -95,10 +99,36 @@ def _widened(block: Array, dtype: np.dtype[Any]) -> Array:
     Formats of one or two bytes are looked up in the table of all their codes: 0.9 ns an element, where the casts of
     ml_dtypes' 8-bit types take 10 ns and float16's 0.9 to 1.6 ns (benchmarks/bench_matmul.py, widening).
     """
+    if dtype == np.float32 and block.dtype == bf16.dtype and _has_even_columns(block.T):
+        return _widened_pairs(block.T)
     flat = np.ascontiguousarray(block)
     if flat.dtype.itemsize > 2 or flat.dtype == bf16.dtype or flat.dtype.kind in "biu":
         return flat.astype(dtype, copy=False)
     return _table(flat.dtype, dtype).take(flat.view(f"u{flat.dtype.itemsize}"))
+
+
+def _has_even_columns(rows: Array) -> bool:
+    """True where two neighbours of each row can be read as one word."""
+    if sys.byteorder != "little":  # there the even element is the upper half
+        return False
+    is_row_major = rows.strides[1] == rows.itemsize and rows.strides[0] % 4 == 0
+    return is_row_major and rows.shape[1] % 2 == 0 and rows.size > 0 and rows.ctypes.data % 4 == 0
+
+
+def _widened_pairs(rows: Array) -> Array:
+    """The transpose of bf16 rows (n, K) as float32 (K, n).
+
+    A bf16 is the upper half of the float32 of its value, so two of them are moved as one word, half as many as there
+    are elements, and split where they are widened: the even one shifted up, the odd one masked.
+    """
+    words = rows.view(_WORD)  # (n, K/2), the even element in the lower half
+    turned = np.empty(words.shape[::-1], _WORD)
+    for start in range(0, len(words), _TURNED_AT_ONCE):
+        turned[:, start : start + _TURNED_AT_ONCE] = words[start : start + _TURNED_AT_ONCE].T
+    wide = np.empty((2 * len(turned), len(words)), np.uint32)
+    np.left_shift(turned, 16, out=wide[0::2])
+    np.bitwise_and(turned, _UPPER_HALF, out=wide[1::2])
+    return wide.view(np.float32)
 
 
 @lru_cache(maxsize=64)
