@@ -11,11 +11,12 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from softfloat_llm.conditions import Condition
 from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest
 from softfloat_llm.numerics.formats import Format, format_of
 from softfloat_llm.numerics.precision import Precision, precision_of, precision_of_keys
@@ -30,14 +31,20 @@ PRECISION_FLAGS = ("storage", "product", "acc", "output", "order", "rounding", "
 
 @dataclass(frozen=True)
 class Setting:
-    """At the sites that `selector` names, `key` is `word`."""
+    """At the sites that `selector` names, `key` is `word`: always, or for the shapes that `when` admits."""
 
     selector: str
     key: str
     word: str
+    when: Condition | None = None
 
     def __str__(self) -> str:
-        return f"{self.selector}.{self.key}={self.word}"
+        return f"{self.selector}.{self.full_key}={self.word}"
+
+    @property
+    def full_key(self) -> str:
+        """The key as a recipe file says it: `order`, or `order if M == 1`."""
+        return self.key if self.when is None else f"{self.key} if {self.when}"
 
 
 @dataclass(frozen=True)
@@ -48,8 +55,22 @@ class SiteSpec:
     precision: Precision
     compute: Format
     options: Mapping[str, str]
-    set_by: Mapping[str, str]
-    """key -> the setting that decided it, for messages."""
+    settings: Mapping[str, Setting]
+    """key -> the setting that decided it."""
+    rules: tuple[Setting, ...] = ()
+    """Settings for certain shapes, the one that wins first."""
+
+    def shaped(self, **dims: int) -> SiteSpec:
+        """What applies at these dimensions: M rows, N columns, K terms, and B such products at once."""
+        chosen: dict[str, Setting] = {}
+        for rule in self.rules:
+            assert rule.when is not None
+            if rule.key not in chosen and rule.when.holds(dims):
+                chosen[rule.key] = rule
+        return self._replaced(tuple(chosen.values())) if chosen else self
+
+    def _replaced(self, chosen: tuple[Setting, ...]) -> SiteSpec:
+        return _shaped_spec(self.site, tuple(self.settings.values()), chosen)
 
     @property
     def storage(self) -> Format:
@@ -65,7 +86,7 @@ class SiteSpec:
         words = {key: word for key, word in self.precision.items() if site.takes(key)}
         if "compute" in site.keys:
             words["compute"] = str(self.compute)
-        return words | dict(self.options)
+        return words | dict(self.options) | {rule.full_key: rule.word for rule in self.rules}
 
 
 @dataclass(frozen=True)
@@ -134,11 +155,16 @@ class Recipe:
     @cached_property
     def _specs(self) -> dict[str, SiteSpec]:
         decided: dict[str, dict[str, Setting]] = {name: {} for name in SITES}
+        rules: dict[str, list[Setting]] = {name: [] for name in SITES}
         for layer in self.layers:
-            for setting in sorted(layer, key=lambda s: specificity(s.selector)):
+            for setting in sorted(layer, key=lambda s: (specificity(s.selector), s.when is not None)):
                 for name in _takers(setting):
-                    decided[name][setting.key] = setting
-        return {name: _site_spec(SITES[name], settings) for name, settings in decided.items()}
+                    if setting.when is None:  # a word for all shapes ends the rules for some
+                        decided[name][setting.key] = setting
+                        rules[name] = [rule for rule in rules[name] if rule.key != setting.key]
+            for name in SITES:
+                rules[name] = [*_rules_for(name, layer, decided[name]), *rules[name]]
+        return {name: _site_spec(SITES[name], decided[name], tuple(rules[name])) for name in SITES}
 
     def check_fit(self) -> None:
         """Raises RecipeError where two tensors that meet at a site lie in two formats, naming both and who set them."""
@@ -182,7 +208,7 @@ class Recipe:
 
 
 def _who(spec: SiteSpec, key: str) -> str:
-    return f"set by {spec.set_by[key]}" if key in spec.set_by else f"{key} is f32 unless set"
+    return f"set by {spec.settings[key]}" if key in spec.settings else f"{key} is f32 unless set"
 
 
 def _shout(fmt: Format) -> str:
@@ -209,18 +235,35 @@ def _takers(setting: Setting) -> list[str]:
     return takers
 
 
-def _site_spec(site: Site, settings: Mapping[str, Setting]) -> SiteSpec:
+def _rules_for(name: str, layer: tuple[Setting, ...], decided: Mapping[str, Setting]) -> list[Setting]:
+    """The rules of a layer that hold at a site: narrower selectors first, none that a narrower plain word ends."""
+    rules = [s for s in layer if s.when is not None and name in _takers(s)]
+    rules.sort(key=lambda s: -specificity(s.selector))
+    return [rule for rule in rules if not _is_ended(rule, decided.get(rule.key), layer)]
+
+
+def _is_ended(rule: Setting, plain: Setting | None, layer: tuple[Setting, ...]) -> bool:
+    return plain is not None and plain in layer and specificity(plain.selector) > specificity(rule.selector)
+
+
+@lru_cache(maxsize=512)
+def _shaped_spec(site: str, settings: tuple[Setting, ...], chosen: tuple[Setting, ...]) -> SiteSpec:
+    return _site_spec(SITES[site], {s.key: s for s in (*settings, *chosen)}, ())
+
+
+def _site_spec(site: Site, settings: Mapping[str, Setting], rules: tuple[Setting, ...]) -> SiteSpec:
     words = {key: setting.word for key, setting in settings.items()}
     try:
         options = {key: _option(site, key, words.get(key)) for key in site.forms}
         for key in ("storage", "output", "compute"):
             _refuse_f64(key, words.get(key))
         compute = format_of(words.get("compute", "f32"))
-        return SiteSpec(
-            site.name, _precision(site, words, compute), compute, options, {k: str(s) for k, s in settings.items()}
-        )
+        spec = SiteSpec(site.name, _precision(site, words, compute), compute, options, settings, rules)
     except WordError as error:
         raise type(error)(f"At site {site.name!r}: {error}") from None
+    for rule in rules:  # a rule that is never met must have a meaning too
+        spec._replaced((rule,))
+    return spec
 
 
 def _refuse_f64(key: str, word: str | None) -> None:
@@ -285,11 +328,13 @@ def _split_at(text: str) -> tuple[str, str]:
 def settings_of(path: str, word: str) -> list[Setting]:
     """The settings of `SITE.KEY` = word; `SITE` = format is short for its storage and output.
 
+    `SITE.KEY if CONDITION` is a rule for certain shapes: see `conditions.Condition`.
     Raises RecipeError where the path names no site, or a key that the site does not take.
     """
-    selector, key = _site_and_key(path)
+    place, _, condition = path.partition(" if ")
+    selector, key = _site_and_key(place)
     if key is not None:
-        setting = Setting(selector, key, word)
+        setting = Setting(selector, key, word, Condition(condition) if condition else None)
         _takers(setting)
         return [setting]
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -264,9 +265,8 @@ def _pieces(model: Model, tokens: set[int]) -> dict[int, str]:
 def array_digest(array: Array, fmt: Format) -> str:
     """sha256 over an array's codes: little-endian C-order bytes, then shape and format. NaN counts as one code."""
     plain = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
-    codes = encode(plain, fmt)
-    body = np.ascontiguousarray(codes.astype(codes.dtype.newbyteorder("<")))
-    total = hashlib.sha256(body.tobytes())
+    codes = np.ascontiguousarray(encode(plain, fmt))
+    total = hashlib.sha256((codes if sys.byteorder == "little" else codes.byteswap()).tobytes())
     total.update(f"|{','.join(map(str, array.shape))}|{fmt}".encode())
     return f"sha256:{total.hexdigest()}"
 

@@ -15,19 +15,21 @@ PACKAGE = "softfloat_llm"
 ROOT = Path(__file__).parents[1] / PACKAGE
 
 RANKS = {
-    "errors": 0, "numerics": 1, "sites": 2, "recipe": 2, "trace": 2, "llama": 3, "io": 3, "tiny": 3, "runs": 4,
+    "errors": 0, "numerics": 1, "conditions": 2, "sites": 2, "recipe": 2, "trace": 2, "llama": 3, "io": 3, "tiny": 3, "runs": 4,
     "analysis": 5, "report": 6, "lessons": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
 SIDEWAYS = {
     ("recipe", "sites"),
+    ("recipe", "conditions"),
     ("io", "llama"),
     ("io", "tiny"),
     ("__main__", "__init__"),
 }  # equal ranks, this way only
 NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
-    "formats", "exact", "rounding", "ops", "enclosures", "approximations", "special_values", "functions", "orders",
-    "precision", "operands", "accumulate", "kernels", "reduce",
+    "formats", "exact", "rounding", "ops", "enclosures", "approximations", "special_values", "functions",
+    "engine_functions", "trees", "orders", "precision", "operands", "accumulate", "tiles", "steps", "exact_products",
+    "kernels", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from softfloat_llm.numerics.formats import Float64Array, Format, f32
-from softfloat_llm.numerics.orders import Instruction
 from softfloat_llm.numerics.precision import Accumulator, Precision
 from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, widen
+from softfloat_llm.numerics.trees import Instruction
 
 Terms = Callable[[int], Float64Array]
 """Term k as float64 (...): a product as the product stage leaves it, or a summand."""

@@ -10,16 +10,8 @@ import pytest
 from softfloat_llm.errors import OrderError
 from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.formats import bf16
-from softfloat_llm.numerics.orders import (
-    Chain,
-    Join,
-    Order,
-    Rounded,
-    Tree,
-    permutation,
-    read_tree,
-    write_tree,
-)
+from softfloat_llm.numerics.orders import Order, permutation
+from softfloat_llm.numerics.trees import Chain, Join, Rounded, Tree, read_tree, write_tree
 from tests.oracle import ExactMachine, sum_in_order
 
 TABLE = [

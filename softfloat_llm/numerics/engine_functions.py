@@ -1,0 +1,108 @@
+"""The exponentials that engines use in place of a correctly rounded one, in float32 arithmetic, bit for bit.
+
+Each is a polynomial in float32 steps with fused multiply-adds, as the engine's source has it; `exp_of` names them. The
+inputs are float32 values in float64 arrays, the results too. Nothing here is more exact than what it imitates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from softfloat_llm.numerics.formats import Float64Array, f32
+from softfloat_llm.numerics.functions import exp_wide
+from softfloat_llm.numerics.rounding import round_sum, round_wide
+
+_LOG2E = float(np.float32(1.4426950408889634))
+_LN2 = float(np.float32(0.6931471805599453))
+
+
+def _f32(x: Float64Array) -> Float64Array:
+    return round_wide(x, f32)
+
+
+def _fma(x: Float64Array | float, y: Float64Array | float, z: Float64Array | float) -> Float64Array:
+    """x*y + z rounded once to float32; the product of two float32 is exact in float64."""
+    product, addend = np.broadcast_arrays(np.multiply(x, y, dtype=np.float64), np.asarray(z, np.float64))
+    return round_sum(product, addend, f32, "ties_to_even")
+
+
+def _horner(x: Float64Array, coefficients: tuple[float, ...]) -> Float64Array:
+    """The polynomial with these float32 coefficients, highest power first, one fma a step."""
+    total: Float64Array = np.full(x.shape, float(np.float32(coefficients[0])))
+    for coefficient in coefficients[1:]:
+        total = _fma(total, x, float(np.float32(coefficient)))
+    return total
+
+
+def sleef_exp_u10(x: Float64Array) -> Float64Array:
+    """Sleef's expf within 1 ulp, as PyTorch's CPU softmax, sigmoid and silu use it.
+
+    q = rint(x log2 e), s = x - q ln 2 in two fma, a polynomial of degree 5 in s, r = 1 + fma(s^2, u, s), times 2^q.
+    **Source:** Sleef 3, sleefsimdsp.c, xexpf; equal to PyTorch 2.13 on the CPU where it was tried.
+    """
+    q = np.rint(_f32(x * _LOG2E))
+    s = _fma(q, -0.693145751953125, x)
+    s = _fma(q, float(np.float32(-1.428606765330187045e-06)), s)
+    u = _horner(
+        s,
+        (0.000198527617612853646, 0.00139304355252534151, 0.00833336077630519867, 0.0416664853692054749,
+         0.166666671633720398, 0.5),
+    )  # fmt: skip
+    r = _f32(1.0 + _fma(_f32(s * s), u, s))
+    half = np.floor(q / 2)  # the scaling is done in two steps, so that it rounds once, at the second
+    scaled = _f32(_scaled(_f32(_scaled(r, half)), q - half))
+    return np.where(np.isnan(x), np.nan, np.where(x < -104.0, 0.0, np.where(x > 104.0, np.inf, scaled)))
+
+
+def _scaled(r: Float64Array, power: Float64Array) -> Float64Array:
+    """r times 2^power for whole powers: `ldexp`, exact in float64."""
+    finite = np.where(np.isfinite(power), power, 0.0)
+    return np.ldexp(r, np.clip(finite, -400, 400).astype(np.int64))
+
+
+def flash_exp_u20(x: Float64Array) -> Float64Array:
+    """PyTorch's `fexp_u20`: a cubic for the fraction of x log2 e, written into the exponent bits.
+
+    Relative error 1.1e-4. Used by the CPU flash attention for half formats on whole vectors of 16.
+    **Source:** PyTorch 2.13, vec512_float.h; equal to it on the CPU where it was tried.
+    """
+    y = _f32(x * _LOG2E)
+    fraction = _f32(y - np.floor(y))
+    c = _horner(fraction, (-0.0792042402, -0.2243383648, 0.3035426050, 0.000107034349))
+    bits = _fma(2.0**23, _f32(y - c), 127.0 * 2.0**23)
+    words = np.where(np.isfinite(bits), np.clip(bits, 0.0, 2.0**31 - 1), 0.0).astype(np.int32)
+    wide = words.view(np.float32).astype(np.float64)
+    return np.where(np.isnan(x), np.nan, np.where(x < -87.3365, 0.0, np.where(x > 88.7228, np.inf, wide)))
+
+
+def vector_exp_u20(x: Float64Array) -> Float64Array:
+    """PyTorch's `exp_u20`: degree 5, relative error 2.3e-7, as the CPU flash attention uses it for f32.
+
+    n = floor(fma(x, log2 e, 1/2)), r = x - n ln 2, Horner, times 2^(n - 1), times 2.
+    **Source:** PyTorch 2.13, vec512_float.h; equal to it on the CPU where it was tried.
+    """
+    n = np.floor(_fma(x, _LOG2E, 0.5))
+    r = _fma(-n, _LN2, x)
+    u = _horner(r, (0.00828929059, 0.0418978221, 0.166676521, 0.499991506, 0.999999701, 1.0))
+    scaled = _f32(_f32(_scaled(u, n - 1)) * 2.0)
+    return np.where(np.isnan(x), np.nan, np.where(x < -87.3365, 0.0, np.where(x > 88.7228, np.inf, scaled)))
+
+
+def _on_whole_vectors(vector: Callable[[Float64Array], Float64Array]) -> Callable[[Float64Array], Float64Array]:
+    """The vector form on whole vectors of 16 along the last axis, the C library's expf (here: exact) on the rest."""
+
+    def mixed(x: Float64Array) -> Float64Array:
+        whole = x.shape[-1] // 16 * 16
+        return np.concatenate([vector(x[..., :whole]), exp_wide(x[..., whole:], f32)], axis=-1)
+
+    return mixed
+
+
+EXPONENTIALS: dict[str, Callable[[Float64Array], Float64Array]] = {
+    "sleef-u10": sleef_exp_u10,
+    "flash-u20": _on_whole_vectors(flash_exp_u20),
+    "vector-u20": _on_whole_vectors(vector_exp_u20),
+}
+"""Name -> function on float32 values; "correct" is `functions.exp_wide`, in any format."""
