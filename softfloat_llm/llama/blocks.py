@@ -24,17 +24,25 @@ class Taps(NamedTuple):
     """What a site took, what its sum was before the last rounding (None where it has none), and what it gave.
 
     `terms` tells after how many terms the sum at an index left the finite range, and of how many. `fills` is for taps
-    whose last axis is S: what (enter, result) hold for a key that the query does not see.
+    whose last axis is S: what (enter, acc, out) hold for a key that the query does not see. `enter_format` and
+    `acc_format` are given where they are not the site's storage and accumulator.
     """
 
     enter: Array
     acc: Array | None
     out: Array
     terms: Callable[[tuple[int, ...]], tuple[int, int]] | None = None
-    fills: tuple[float | None, float | None] = (None, None)
+    fills: tuple[float | None, float | None, float | None] = (None, None, None)
+    enter_format: Format | None = None
+    acc_format: Format | None = None
 
 
 HIDDEN = float("-inf")  # the score of a key that the query does not see: its exponential is +0
+
+
+def hidden_in(fmt: Format) -> float:
+    """What the tap of a hidden score holds: -inf, or what a format without it has in its place (NaN in e4m3fn)."""
+    return float(round_wide(np.array([HIDDEN]), fmt)[0])
 
 
 def stored(x: Array, fmt: Format, at: Precision) -> Array:
@@ -106,17 +114,20 @@ def rms_norm(x: Array, weight: Array, spec: SiteSpec, eps: float) -> Taps:
     entered, scale = _entered(x, spec), _entered(weight, spec)
     inner = at.with_output(c)
     acc, total = reduce.dot_stages(entered, entered, inner)  # (T,)
+    acc_format = c if at.acc.format is None else None  # an exact sum stands in the tap as it is first rounded
     mean = ops.div(widen(total), float(x.shape[-1]), c)  # (T,)
     shifted = ops.add(widen(mean), eps_in(eps, c), c)  # (T,)
     if spec.options["root"] == "rsqrt":
         root = functions.rsqrt(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs
     else:
         root = ops.div(1.0, widen(ops.sqrt(shifted, c)), c)
-    normal = round_wide(widen(entered) * widen(root)[:, None], c)  # (T, D)
-    if spec.options["form"] == "round-then-weight":
-        normal = widen(_out(normal, spec))
-        return Taps(entered, acc, _out(normal * widen(scale), spec))
-    return Taps(entered, acc, _out(round_wide(normal * widen(scale), c), spec))
+    with np.errstate(invalid="ignore"):  # inf * 0 is NaN
+        normal = round_wide(widen(entered) * widen(root)[:, None], c)  # (T, D)
+        if spec.options["form"] == "round-then-weight":
+            out = _out(widen(_out(normal, spec)) * widen(scale), spec)
+        else:
+            out = _out(round_wide(normal * widen(scale), c), spec)
+    return Taps(entered, acc, out, acc_format=acc_format)
 
 
 def eps_in(eps: float, compute: Format) -> float:
@@ -159,15 +170,42 @@ def scores(q: Array, k: Array, spec: SiteSpec) -> Taps:
     """
     taps = _grouped(_entered(q, spec), _entered(k, spec).transpose(1, 2, 0), spec)
     assert taps.acc is not None
-    return taps._replace(acc=_masked(taps.acc), out=_masked(taps.out), fills=(None, HIDDEN))
+    acc_format = spec.precision.acc.format or spec.output
+    fills = (None, hidden_in(acc_format), hidden_in(spec.output))
+    return taps._replace(acc=_masked(taps.acc, acc_format), out=_masked(taps.out, spec.output), fills=fills)
 
 
 def weighted_values(p: Array, v: Array, spec: SiteSpec) -> Taps:
     """Probabilities times values. p (T, H, S), v (S, G, C); the result (T, H, C).
 
+    A key that a query does not see adds a term of 0, or no term where that would move the sum.
     **Rounds:** p and v to the storage; then as `reduce.matmul`.
     """
-    return _grouped(_entered(p, spec), _entered(v, spec).transpose(1, 0, 2), spec)._replace(fills=(0.0, None))
+    left, right = _entered(p, spec), _entered(v, spec)
+    is_moved, is_finite = _is_moved_by_zeros(spec.precision), bool(np.isfinite(right).all())
+    if is_finite and not is_moved:
+        return _grouped(left, right.transpose(1, 0, 2), spec)._replace(fills=(0.0, None, None))
+    positions, _, length = left.shape
+    parts = []
+    for t in range(positions):
+        seen = length - positions + t + 1
+        keys = right[:seen]
+        if not is_moved:  # 0 times a later infinity would be NaN
+            keys = np.concatenate([keys, np.zeros_like(right[seen:])])
+        parts.append(_grouped(left[t : t + 1, :, : len(keys)], keys.transpose(1, 0, 2), spec))
+
+    def terms(index: tuple[int, ...]) -> tuple[int, int]:
+        tell = parts[index[0]].terms
+        assert tell is not None
+        return tell((0, *index[1:]))
+
+    acc, out = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
+    return Taps(left, acc, out, terms, fills=(0.0, None, None))
+
+
+def _is_moved_by_zeros(at: Precision) -> bool:
+    """True where a further term of 0 can change a sum: Kahan's correction enters with it; +0 + -0 is -0 downward."""
+    return at.acc.method == "kahan" or at.rounding.acc == "toward_negative"
 
 
 def _grouped(left: Array, right: Array, spec: SiteSpec) -> Taps:
@@ -193,8 +231,9 @@ def _grouped(left: Array, right: Array, spec: SiteSpec) -> Taps:
 def scale(x: Array, factor: float, spec: SiteSpec) -> Taps:
     """Scores times a positive factor. x (T, H, S); the factor is held in `compute`. **Rounds:** once, to the output."""
     held = round_wide(np.array([factor]), spec.compute)
-    entered = _entered(x, spec)
-    return Taps(entered, None, _masked(_out(widen(entered) * held, spec)), fills=(HIDDEN, HIDDEN))
+    entered = _masked(_entered(x, spec), spec.storage)
+    out = _masked(_out(widen(entered) * held, spec), spec.output)
+    return Taps(entered, None, out, fills=(hidden_in(spec.storage), None, hidden_in(spec.output)))
 
 
 def is_hidden(positions: int, length: int) -> Array:
@@ -203,8 +242,8 @@ def is_hidden(positions: int, length: int) -> Array:
     return hidden[:, None, :]
 
 
-def _masked(x: Array) -> Array:
-    return np.where(is_hidden(x.shape[0], x.shape[-1]), np.array(HIDDEN, x.dtype), x)
+def _masked(x: Array, fmt: Format) -> Array:
+    return np.where(is_hidden(x.shape[0], x.shape[-1]), np.array(hidden_in(fmt), x.dtype), x)
 
 
 def softmax(x: Array, spec: SiteSpec) -> Taps:
@@ -215,18 +254,29 @@ def softmax(x: Array, spec: SiteSpec) -> Taps:
     `acc` and `order`. Last, to the output.
     """
     c, at = spec.compute, spec.precision
-    entered = _entered(x, spec)
-    wide = widen(entered)
+    entered = _masked(_entered(x, spec), spec.storage)
+    wide = np.where(is_hidden(x.shape[0], x.shape[-1]), HIDDEN, widen(entered))
     with np.errstate(invalid="ignore"):
         lowered = round_wide(wide - wide.max(axis=-1, keepdims=True), c)
     terms = functions.exp_wide(lowered, c)
-    acc, total = reduce.sum_stages(_as_terms(terms, at), at.with_storage(at.product or c).with_output(c))
+    acc, total = _sums_of_seen(_as_terms(terms, at), at.with_storage(at.product or c).with_output(c))
     denominator = widen(total)[..., None]
     if spec.options["form"] == "reciprocal":
         quotient = round_wide(terms * widen(ops.div(1.0, denominator, c)), c)
     else:
         quotient = widen(ops.div(terms, denominator, c))
-    return Taps(entered, acc, _out(quotient, spec), fills=(HIDDEN, 0.0))
+    acc_format = c if at.acc.format is None else None
+    fills = (hidden_in(spec.storage), None, 0.0)
+    return Taps(entered, acc, _out(quotient, spec), fills=fills, acc_format=acc_format)
+
+
+def _sums_of_seen(terms: Array, at: Precision) -> reduce.Stages:
+    """The sums over the last axis of terms (T, H, S), +0 at the keys that are not seen, which are left out at need."""
+    if not _is_moved_by_zeros(at):
+        return reduce.sum_stages(terms, at)
+    positions, length = terms.shape[0], terms.shape[-1]
+    parts = [reduce.sum_stages(terms[t, :, : length - positions + t + 1], at) for t in range(positions)]
+    return reduce.Stages(*(np.stack([part[i] for part in parts]) for i in range(2)))
 
 
 def _as_terms(terms: Float64Array, at: Precision) -> Array:

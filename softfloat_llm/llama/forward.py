@@ -9,6 +9,7 @@ which goes through one sequence at a time: no row ever meets a neighbour.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +52,7 @@ def forward(
     store = weights if isinstance(weights, StoredWeights) else StoredWeights(weights, recipe)
     cache = KVCache(config, recipe, len(ids)) if cache is None else cache
     cache.make_room(ids.shape[1])
-    at, see = recipe.at, _Recorder(recipe, trace or Trace(()), batch=len(ids))
+    at, see = recipe.at, _Recorder(recipe, trace or Trace(()), cache)
     batch, length = ids.shape
     heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     places = np.arange(cache.length, cache.length + length) - cache.padding[:, None]  # (B, T)
@@ -74,7 +75,8 @@ def forward(
         v = dense("attn.v_proj", h, prefix + "self_attn.v_proj").reshape(-1, groups, size)  # (B*T, G, C)
         both = see("attn.rope", blocks.rotate(np.concatenate([q, k], axis=1), cos, sin, at("attn.rope")))
         q, k = both[:, :heads], both[:, heads:]
-        k, v = see("kv.k", _kept(k, at("kv.k"))), see("kv.v", _kept(v, at("kv.v")))  # (B*T, G, C)
+        k = see("kv.k", _kept(k, at("kv.k"), at("attn.rope").output))  # (B*T, G, C)
+        v = see("kv.v", _kept(v, at("kv.v"), at("attn.v_proj").output))  # (B*T, G, C)
         cache.append(layer, *(part.reshape(batch, length, groups, size) for part in (k, v)))
         h = _attention(q.reshape(batch, length, heads, size), layer, cache, recipe, see)  # (B*T, H*C)
         h = dense("attn.o_proj", h, prefix + "self_attn.o_proj")  # (B*T, D)
@@ -114,9 +116,9 @@ def _attention(q: Array, layer: int, cache: KVCache, recipe: Recipe, see: _Recor
     return out.reshape(batch * length, heads * size)
 
 
-def _kept(x: Array, spec: SiteSpec) -> Taps:
-    """What the cache stores: rounded once to its format."""
-    return Taps(x, None, blocks.stored(x, spec.storage, spec.precision))
+def _kept(x: Array, spec: SiteSpec, given: Format) -> Taps:
+    """What the cache stores: x, of the given format, rounded once to the cache's."""
+    return Taps(x, None, blocks.stored(x, spec.storage, spec.precision), enter_format=given)
 
 
 def checked_tokens(tokens: npt.ArrayLike, config: Config) -> Array:
@@ -171,47 +173,67 @@ class _Recorder:
 
     layer: int | None = None
 
-    def __init__(self, recipe: Recipe, trace: Trace, batch: int) -> None:
-        self.recipe, self.trace, self.batch = recipe, trace, batch
+    def __init__(self, recipe: Recipe, trace: Trace, cache: KVCache) -> None:
+        self.recipe, self.trace, self.batch = recipe, trace, cache.batch
+        self.first = cache.length * cache.batch  # how many rows earlier passes have put into a tap
+        self.first_of_row = np.maximum(cache.length - cache.padding, 0)  # the same where each sequence has its own
 
     def __call__(self, site: str, taps: Taps, row: int | None = None) -> Array:
         prefix = site if self.layer is None else f"layers.{self.layer}.{site}"
         name = prefix if row is None or self.batch == 1 else f"rows.{row}.{prefix}"
         spec = self.recipe.at(site)
-        enter_fill, out_fill = taps.fills
-        self.trace.keep(f"{name}.in", taps.enter, spec.storage, fill=enter_fill)
-        if taps.acc is not None:
-            acc_fill = out_fill if taps.acc.shape == taps.out.shape else None
-            self.trace.keep(f"{name}.acc", taps.acc, spec.precision.acc.format or spec.output, fill=acc_fill)
-        self.trace.keep(f"{name}.out", taps.out, _given_format(spec), fill=out_fill)
-        self._watch(name, taps, spec)
+        for stage in _stages(taps, spec):
+            self.trace.keep(f"{name}.{stage.name}", stage.values, stage.format, fill=stage.fill)
+        self._watch(name, taps, spec, self.first if row is None else int(self.first_of_row[row]))
         return taps.out
 
-    def _watch(self, name: str, taps: Taps, spec: SiteSpec) -> None:
-        """One event a site, where its sum or its output is not finite although what it took is."""
-        if all(part is None or np.isfinite(part).all() for part in (taps.acc, taps.out)):
+    def _watch(self, name: str, taps: Taps, spec: SiteSpec, first: int) -> None:
+        """One event a site, where its sum or its output is not finite although what it took is.
+
+        What an embedding takes is a weight, so it is looked at too. `first` is the first row of this pass in the tap.
+        """
+        entered, *made = _stages(taps, spec)
+        if spec.site == "embed":
+            made = [entered, *made]
+        elif _first_nonfinite(entered) is not None:
             return
-        if not (np.isfinite(taps.enter) | _unseen(taps.enter, taps.fills[0])).all():
-            return
-        for stage, values, fmt in (("acc", taps.acc, str(spec.precision.acc)), ("out", taps.out, str(spec.output))):
-            if values is None or (found := _first_nonfinite(values, taps)) is None:
+        for stage in made:
+            if (found := _first_nonfinite(stage)) is None:
                 continue
-            terms = taps.terms(found) if stage == "acc" and taps.terms is not None else (None, None)
-            self.trace.note(Event(f"{name}.{stage}", found, float(values[found]), fmt, *terms))
+            terms = taps.terms(found) if stage.name == "acc" and taps.terms is not None else (None, None)
+            value, place = float(stage.values[found]), (first + found[0], *found[1:])
+            self.trace.note(Event(f"{name}.{stage.name}", place, value, stage.word, *terms))
             return
+
+
+class _Stage(NamedTuple):
+    """One tap of a site, and how the site's recipe spells its format."""
+
+    name: str
+    values: Array
+    format: Format
+    fill: float | None
+    word: str
+
+
+def _stages(taps: Taps, spec: SiteSpec) -> list[_Stage]:
+    at, (enter_fill, acc_fill, out_fill) = spec.precision, taps.fills
+    entered, given = taps.enter_format or spec.storage, _given_format(spec)
+    stages = [_Stage("in", taps.enter, entered, enter_fill, str(entered))]
+    if taps.acc is not None:
+        fmt = taps.acc_format or at.acc.format or spec.output
+        stages.append(_Stage("acc", taps.acc, fmt, acc_fill, str(at.acc)))
+    return [*stages, _Stage("out", taps.out, given, out_fill, str(given))]
 
 
 def _given_format(spec: SiteSpec) -> Format:
     return spec.storage if spec.site.startswith("kv.") else spec.output
 
 
-def _first_nonfinite(values: Array, taps: Taps) -> tuple[int, ...] | None:
-    bad = ~np.isfinite(values) & ~_unseen(values, taps.fills[1])
+def _first_nonfinite(stage: _Stage) -> tuple[int, ...] | None:
+    bad = ~np.isfinite(stage.values)
+    if not bad.any():
+        return None
+    if stage.fill is not None:  # a last axis of keys: those that the query does not see do not count
+        bad &= ~blocks.is_hidden(stage.values.shape[0], stage.values.shape[-1])
     return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
-
-
-def _unseen(values: Array, fill: float | None) -> Array:
-    """True at the keys that a query does not see, in taps whose last axis is S."""
-    if fill is None or values.ndim != 3:
-        return np.zeros(values.shape, bool)
-    return np.broadcast_to(blocks.is_hidden(values.shape[0], values.shape[-1]), values.shape)

@@ -30,7 +30,7 @@ def rope_table(positions: Array, config: Config, spec: SiteSpec) -> Taps:
     wide = np.concatenate([widen(functions.cos(angle, c)), widen(functions.sin(angle, c))], axis=-1)
     options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
     out = carry(round_wide(wide, spec.output, at.rounding.output, **options), spec.output)
-    return Taps(carry(angle, c), None, out)
+    return Taps(carry(angle, c), None, out, enter_format=c)
 
 
 def inverse_frequencies(config: Config, compute: Format) -> Float64Array:
