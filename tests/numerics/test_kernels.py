@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow
-from softfloat_llm.numerics.formats import Array, Format, decode, f32, format_of
+from softfloat_llm.numerics.formats import Array, Format, decode, format_of
 from softfloat_llm.numerics.operands import operand, rounded_product
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
 from softfloat_llm.numerics.rounding import MODES, round_to
@@ -66,7 +65,8 @@ def twin(a: Array, b: Array, at: Precision, init: Array | None = None) -> Array:
         terms = rounded_product(left[:, None, :], right.T[None, :, :], at)
         if init is not None:
             terms = np.concatenate([terms, init[..., None]], axis=-1)
-        return exact_sum(terms, at)
+        with np.errstate(all="ignore"):
+            return exact_sum(terms, at)
     program = at.order.tree(a.shape[1]).program()
     shape = (a.shape[0], b.shape[1])
     return follow(
@@ -161,3 +161,38 @@ def test_fast_form_equals_its_twin_in_every_shape_and_with_initial_values(name: 
         for order in ("seq", "pairwise", "split-k:2:bf16"):
             with_order = at_of(FAST[name][0], order)
             assert_same_bits(kernels.matmul(a, b, with_order, init=init), twin(a, b, with_order, init), (m, k, n, order))
+
+
+EXACT_TEXTS = [
+    "f16,acc=exact", "bf16,acc=exact", "f32,acc=exact", "f32,acc=exact,output=f64", "e5m2,acc=exact,output=f32",
+    "f32,acc=exact,output=bf16", "tf32,acc=exact,output=f16", "bf16,acc=exact,output=f32,product=bf16",
+    "f64,acc=exact,product=f64", "f32,acc=exact,subnormals=ftz+daz",
+    *(f"f32,acc=exact,output=f16,output.rounding={mode}" for mode in MODES),
+    *(f"f32,acc=exact,output=f64,output.rounding={mode}" for mode in MODES),
+]  # fmt: skip
+
+
+def cancelling(rng: np.random.Generator, shape: tuple[int, ...], fmt: Format) -> Array:
+    """Columns k of a in pairs that nearly cancel where b repeats its rows."""
+    values = finite_code(rng, shape, fmt).astype(np.float64)
+    if shape[0] == 5:
+        values[:, 1::2] = -values[:, 0 : shape[1] // 2 * 2 : 2]
+        values[:, -1:] = fmt.smallest_subnormal
+    else:
+        values[1::2] = values[0 : shape[0] // 2 * 2 : 2]
+    return values.astype(fmt.dtype)
+
+
+@pytest.mark.parametrize("text", EXACT_TEXTS)
+@pytest.mark.parametrize("make", [*DATA, cancelling])
+def test_exact_sums_equal_the_one_by_one_form(text: str, make: Any) -> None:
+    at = at_of(text)
+    rng = rng_of(text, make.__name__)
+    if at.storage.bits == 64 and make in (any_code, finite_code, huge, cancelling):
+        pytest.skip("fsum itself overflows")
+    for k in (0, 1, 7, 33):
+        a, b = make(rng, (5, k), at.storage), make(rng, (k, 9), at.storage)
+        assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at), (text, k))
+        init = everyday(rng, (5, 9), format_of("f32")).astype(np.float64)
+        init[0, :3] = np.inf, -0.0, 1e300
+        assert_same_bits(kernels.matmul(a, b, at, init=init), twin(a, b, at, init), (text, k, "init"))
