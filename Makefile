@@ -1,0 +1,34 @@
+# Every target makes its own .venv and needs nothing else than Python 3.11 or newer. make PYTHON=python3.12 simulate
+
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: simulate test bench lint clean
+
+simulate: .venv/installed
+	$(BIN)/simulate --storage bf16 --acc f16
+
+test: .venv/installed-dev
+	$(BIN)/pytest
+
+bench: .venv/installed-dev
+	$(BIN)/python -m benchmarks
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict softfloat_llm
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -e .
+	touch $@
+
+.venv/installed-dev: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@ .venv/installed
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
