@@ -205,7 +205,7 @@ def test_an_operand_that_the_storage_cannot_hold_is_refused_not_rounded(x, at, s
 
 
 def test_an_initial_value_that_the_accumulator_cannot_hold_is_refused_not_rounded():
-    with pytest.raises(FormatError, match="Operand init has the value 257.0, which acc=bf16"):
+    with pytest.raises(FormatError, match=r"Operand init has the value 257.0, which acc=bf16"):
         reduce.sum([1.0], "storage=bf16,acc=bf16", init=257.0)
     assert reduce.sum([1.0], "storage=bf16,acc=f32,output=f32", init=257.0) == 258.0
 
