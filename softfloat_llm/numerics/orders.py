@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,14 +19,14 @@ from softfloat_llm.numerics.trees import Chain, Join, Node, Rounded, Tree, fold,
 
 _NAMES = (
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:W", "blocked:B", "split-k:S", "perm:SEED", "vector:W",
-    "ilp:W", "cascade:W",
+    "ilp:W", "cascade:W", "swap:N",
 )  # fmt: skip
 _HEADS = (
-    "seq", "reverse", "pairwise", "tree", "lanes", "blocked", "split-k", "perm", "vector", "ilp", "cascade",
+    "seq", "reverse", "pairwise", "tree", "lanes", "blocked", "split-k", "perm", "vector", "ilp", "cascade", "swap",
 )  # fmt: skip
 _JOINS = ("half", "adj", "seq")
 _MOST_LANES = 65_536  # each lane is a partial sum held in memory, even where no term reaches it
-_NESTING = ("lanes", "blocked", "split-k", "perm")
+_NESTING = ("lanes", "blocked", "split-k", "perm", "swap")
 _SHAPE_FREE = ("seq", "reverse", "lanes", "blocked")
 
 
@@ -36,6 +36,7 @@ class Level:
 
     head: str
     size: int = 0
+    group: int = 1  # neighbours that go to one lane together
     join: str = "half"
     partial: Format | None = None
     explicit: Tree | None = None
@@ -46,7 +47,9 @@ class Order:
 
     `seq` `reverse` `pairwise` `tree:adj` `tree:half` `tree:@FILE` `lanes:W[:half|adj|seq]` `blocked:B`
     `split-k:S[:FORMAT]` `perm:SEED`, and `A > B`: the blocks, lanes or chunks of A are each summed in order B.
-    Lanes may also join by distances, `lanes:16:8.1.2.4`: lane l with lane l + 8, what is left at distance 1, and so on.
+    `swap:N`: the terms of each group of N neighbours in reverse (VDPBF16PS takes pairs odd first: `swap:2`).
+    `lanes:WxG`: G neighbours go to one lane together. Lanes may also join by distances, `lanes:16:8.1.2.4`: lane l with
+    lane l + 8, what is left at distance 1, and so on.
     As libraries sum: `vector:W` whole vectors of W lanes, then the rest one by one; `ilp:W` W partial sums of every
     W-th term, the rest to the first, joined in turn; `cascade:W` PyTorch's cascade over vectors of W lanes.
     Raises OrderError for a text that is none of these.
@@ -114,9 +117,11 @@ def _parse_level(part: str, text: str) -> Level:
     _expect(bool(arguments), part, text, f"{head!r} takes an argument, as in {_example(head)}")
     if head == "tree":
         return _parse_tree(":".join(arguments), part, text)
-    size = _parse_size(arguments[0], part, text, lowest=0 if head == "perm" else 1)
+    width, _, neighbours = arguments[0].partition("x") if head == "lanes" else (arguments[0], "", "")
+    size = _parse_size(width, part, text, lowest=0 if head == "perm" else 1)
+    group = _parse_size(neighbours, part, text, lowest=1) if neighbours else 1
     _expect(head != "lanes" or size <= _MOST_LANES, part, text, f"there can be at most {_MOST_LANES} lanes")
-    return _parse_options(Level(head, size), arguments[1:], part, text)
+    return _parse_options(Level(head, size, group), arguments[1:], part, text)
 
 
 def _parse_options(level: Level, rest: Sequence[str], part: str, text: str) -> Level:
@@ -126,9 +131,9 @@ def _parse_options(level: Level, rest: Sequence[str], part: str, text: str) -> L
     if level.head == "lanes":
         is_known = rest[0] in _JOINS or _joins_all(rest[0], level.size)
         _expect(is_known, part, text, f"lanes join by one of {', '.join(_JOINS)}, or by distances such as 4.2.1")
-        return Level(level.head, level.size, join=rest[0])
+        return replace(level, join=rest[0])
     try:
-        return Level(level.head, level.size, partial=format_of(rest[0]))
+        return replace(level, partial=format_of(rest[0]))
     except FormatError as error:
         raise OrderError(f"Order {text!r}: partial sums of {part!r} are stored in a format. {error}") from None
 
@@ -175,8 +180,7 @@ def _build(levels: tuple[Level, ...], terms: tuple[int, ...], text: str) -> Node
         case "tree":
             return _explicit(level.explicit, terms, text) if level.explicit else _join_by(level.join, list(terms))
         case "lanes":
-            lanes = [_build(inner, terms[lane :: level.size], text) for lane in range(level.size)]
-            return _join_by(level.join, lanes)
+            return _join_by(level.join, [_build(inner, lane, text) for lane in _lanes(terms, level)])
         case "blocked":
             blocks = (_build(inner, block, text) for block in _chunks(terms, level.size))
             # a lone term that its own order rounds is a block of one, not a term that enters unrounded
@@ -193,9 +197,17 @@ def _build(levels: tuple[Level, ...], terms: tuple[int, ...], text: str) -> Node
             return _join([first, *(Chain(terms[lane : whole : level.size]) for lane in range(1, level.size))])
         case "cascade":
             return _cascade(terms, level.size)
+        case "swap":
+            return _build(inner, tuple(k for group in _chunks(terms, level.size) for k in group[::-1]), text)
         case "perm":
             return _build(inner, tuple(terms[i] for i in permutation(len(terms), level.size)), text)
     raise AssertionError(level.head)
+
+
+def _lanes(terms: tuple[int, ...], level: Level) -> Iterator[tuple[int, ...]]:
+    """The terms of each lane: every W-th group of neighbours."""
+    groups = list(_chunks(terms, level.group))
+    return (tuple(k for group in groups[lane :: level.size] for k in group) for lane in range(level.size))
 
 
 def _cascade(terms: tuple[int, ...], lanes: int) -> Node:
