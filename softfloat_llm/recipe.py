@@ -86,7 +86,10 @@ class SiteSpec:
         words = {key: word for key, word in self.precision.items() if site.takes(key)}
         if "compute" in site.keys:
             words["compute"] = str(self.compute)
-        return words | dict(self.options) | {rule.full_key: rule.word for rule in self.rules}
+        words |= dict(self.options)
+        for rule in self.rules:  # the first one wins
+            words.setdefault(rule.full_key, rule.word)
+        return words
 
 
 @dataclass(frozen=True)
@@ -121,9 +124,11 @@ class Recipe:
         at: Mapping[str, str] | Iterable[str] = (),
         about: str = "",
         source: str = "",
-        status: str = "policy",
+        status: str | None = None,
         evidence: str = "",
     ) -> None:
+        if status not in (None, *STATUSES):
+            raise RecipeError(f"status {status!r} is none of {', '.join(STATUSES)}.")
         parent = recipe_of(base) if base is not None else None
         flags = {"storage": storage, "product": product, "acc": acc, "output": output, "order": order}
         flags |= {"rounding": rounding, "subnormals": subnormals, "kv": kv}
@@ -135,7 +140,7 @@ class Recipe:
             "layers": inherited + extra,
             "about": about or (parent.about if parent and not extra else ""),
             "source": source or (parent.source if parent else ""),
-            "status": status if not parent or not extra else "policy",
+            "status": status or (parent.status if parent and not extra else "policy"),
             "evidence": evidence or (parent.evidence if parent and not extra else ""),
         }
         for key, value in values.items():
@@ -226,6 +231,8 @@ def _takers(setting: Setting) -> list[str]:
     """The sites that a setting reaches: those it names which have such a key. Raises RecipeError where none has."""
     names = select(setting.selector)
     takers = [name for name in names if SITES[name].takes(setting.key)]
+    if not takers and "." in setting.key:
+        select(f"{setting.selector}.{setting.key.partition('.')[0]}")  # a misspelt site: `attn.sofmax.acc`
     if not takers:
         keys = sorted({key for name in names for key in (*SITES[name].keys, *SITES[name].forms)}) + list(MODE_KEYS)
         raise RecipeError(
@@ -417,22 +424,31 @@ def _from_text(text: str) -> Recipe:
 
 def _from_pairs(pairs: list[str], base: Recipe | None) -> Recipe:
     flags: dict[str, Any] = {}
-    at: list[str] = []
+    at: dict[str, str] = {}
     for pair in pairs:
         key, _, word = (piece.strip() for piece in pair.partition("="))
-        if key in (*PRECISION_FLAGS, "kv"):
-            flags[key] = word
-        else:
-            at.append(pair)
+        if not key or not word:
+            raise RecipeError(f"{pair!r}: expected KEY=WORD or SITE.KEY=WORD, such as acc=f16 or attn.softmax.acc=f32.")
+        chosen = flags if key in (*PRECISION_FLAGS, "kv") else at
+        if key in chosen:
+            raise RecipeError(f"{key!r} is given twice: {chosen[key]} and {word}.")
+        chosen[key] = word
     return Recipe(base=base, at=at, **flags)
 
 
-def _from_file(path: Path) -> Recipe:
+def _from_file(path: Path, above: tuple[Path, ...] = ()) -> Recipe:
+    """The recipe of a file. `above`: the files that are based on it."""
+    if path.resolve() in above:
+        raise RecipeError(f"Recipe {path} is based on itself, by way of {above[-1]}.")
     try:
         body = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"Reading the recipe {path}: {error}.") from None
-    return _from_table(_toml(body, str(path)), str(path), name=path.stem)
+    table = _toml(body, str(path))
+    base = table.get("base")
+    if isinstance(base, str) and base.endswith(".toml"):  # beside the file that names it
+        table["base"] = _from_file(path.parent / base, (*above, path.resolve()))
+    return _from_table(table, str(path), name=path.stem)
 
 
 def _toml(body: str, where: str) -> dict[str, Any]:
@@ -450,9 +466,11 @@ def _from_table(table: dict[str, Any], where: str, name: str | None = None) -> R
     for key in table:
         if key not in _TABLE_KEYS:
             raise RecipeError(f"Recipe {where}: unknown key {key!r}.{nearest(key, _TABLE_KEYS)}")
-    status = table.get("status", "policy")
-    if status not in STATUSES:
-        raise RecipeError(f"Recipe {where}: status {status!r} is neither of {', '.join(STATUSES)}.")
+    for key in ("name", "about", "source", "status", "evidence"):
+        if not isinstance(table.get(key, ""), str):
+            raise RecipeError(f"Recipe {where}: {key} is {table[key]!r}, expected a text.")
+    if not isinstance(table.get("base", ""), str | Recipe):
+        raise RecipeError(f"Recipe {where}: base is {table['base']!r}, expected the name or file of a recipe.")
     flags = _string_table(table.get("precision", {}), f"{where}: [precision]")
     for key in flags:
         if key not in (*PRECISION_FLAGS, "kv"):
@@ -463,9 +481,9 @@ def _from_table(table: dict[str, Any], where: str, name: str | None = None) -> R
         for selector, keys in _tables(table.get("site", {}), where).items()
         for key, word in keys.items()
     }
-    about = {key: str(table.get(key, "")) for key in ("about", "source", "evidence")}
+    about = {key: table[key] for key in ("about", "source", "status", "evidence") if key in table}
     try:
-        return Recipe(table.get("name") or name, base=table.get("base"), at=at, status=status, **about, **flags)
+        return Recipe(table.get("name") or name, base=table.get("base"), at=at, **about, **flags)
     except WordError as error:
         raise type(error)(f"Recipe {where}: {error}") from None
 
@@ -473,6 +491,13 @@ def _from_table(table: dict[str, Any], where: str, name: str | None = None) -> R
 def _tables(value: Any, where: str) -> dict[str, dict[str, str]]:
     if not isinstance(value, dict):
         raise RecipeError(f"Recipe {where}: [site] holds tables such as [site.norm], not {value!r}.")
+    for selector, keys in value.items():
+        inner = [key for key, word in keys.items() if isinstance(word, dict)] if isinstance(keys, dict) else []
+        if inner:
+            raise RecipeError(
+                f"Recipe {where}: TOML reads [site.{selector}.{inner[0]}] as a table in [site.{selector}]."
+                f' Put the site in quotes: [site."{selector}.{inner[0]}"].'
+            )
     return {selector: _string_table(keys, f'{where}: [site."{selector}"]') for selector, keys in value.items()}
 
 
@@ -488,5 +513,3 @@ def to_toml(recipe: Recipe) -> str:
 
     head = {"name": recipe.name, "about": recipe.about, "source": recipe.source, "status": recipe.status}
     return tomli_w.dumps(head | {"evidence": recipe.evidence, "site": recipe.words()})
-
-

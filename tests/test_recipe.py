@@ -1,0 +1,419 @@
+"""Recipes: which setting wins, every form that a recipe is given in, what is refused and with which hint."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+
+import pytest
+
+from softfloat_llm.errors import FormatError, OrderError, PrecisionError, RecipeError, WordError
+from softfloat_llm.recipe import Recipe, Setting, recipe_names, recipe_of, settings_of, to_toml
+from softfloat_llm.sites import MATMUL, SITES
+
+NORMS = ("norm.input", "norm.post_attention", "norm.final")
+
+
+def word(recipe, place):
+    """The word at SITE.KEY of a recipe in any form."""
+    site, _, key = place.rpartition(".")
+    return recipe_of(recipe).words()[site][key]
+
+
+def in_file(folder, body, name="own.toml"):
+    (folder / name).write_text(body)
+    return folder / name
+
+
+# --- which setting wins -----------------------------------------------------------------------------------------------
+
+
+def test_without_a_word_everything_is_f32_in_sequence():
+    recipe = Recipe()
+    assert recipe.name == "f32"
+    for site, words in recipe.words().items():
+        wanted = {"storage": "f32", "output": "f32", "acc": "f32", "order": "seq", "compute": "f32"}
+        wanted |= {"product": "exact" if site in MATMUL else "f32"}
+        assert {k: w for k, w in words.items() if k in wanted} == {k: w for k, w in wanted.items() if k in words}
+
+
+def test_storage_reaches_every_site_and_its_output_but_no_accumulator():
+    recipe = recipe_of("storage=bf16")
+    for words in recipe.words().values():
+        assert words["storage"] == words.get("output", "bf16") == "bf16"
+        assert words.get("acc", "f32") == words.get("compute", "f32") == "f32"
+
+
+@pytest.mark.parametrize("key", ["acc", "product", "order", "output"])
+def test_the_flags_of_sums_speak_of_the_matrix_products_only(key):
+    chosen = {"acc": "f16", "product": "bf16", "order": "lanes:8", "output": "f16"}[key]
+    plain, changed = Recipe().words(), Recipe(**{key: chosen}).words()
+    differing = {site for site in SITES if plain[site] != changed[site]}
+    assert differing == set(MATMUL)
+    assert {changed[site][key] for site in MATMUL} == {chosen}
+
+
+def test_norms_and_softmax_stay_islands_unless_asked_and_star_asks_all():
+    assert {word("f16,acc=f16", f"{site}.acc") for site in (*NORMS, "attn.softmax")} == {"f32"}
+    assert word("f16,acc=f16,attn.softmax.acc=bf16", "attn.softmax.acc") == "bf16"
+    assert {words["acc"] for words in recipe_of("f16,*.acc=f16").words().values() if "acc" in words} == {"f16"}
+
+
+def test_rounding_and_subnormals_flags_reach_every_site():
+    for words in recipe_of("storage=bf16,rounding=toward_zero,subnormals=ftz").words().values():
+        assert (words["rounding"], words["subnormals"]) == ("toward_zero", "ftz")
+
+
+def test_the_kv_flag_sets_the_cache_and_nothing_else():
+    differing = {(s, k): w for s, words in recipe_of("bf16,kv=e4m3fn").words().items() for k, w in words.items()
+                 if recipe_of("bf16").words()[s][k] != w}  # fmt: skip
+    assert differing == {("kv.k", "storage"): "e4m3fn", ("kv.v", "storage"): "e4m3fn"}
+    assert word(Recipe(kv="f16"), "kv.v.storage") == "f16"
+
+
+@pytest.mark.parametrize("spelling", ["storage=tf32", "TF32_TF32_F32"])
+def test_tf32_is_how_matrix_products_take_f32_tensors_and_no_storage_between_sites(spelling):
+    words = recipe_of(spelling).words()
+    assert {words[site]["storage"] for site in MATMUL} == {"tf32"}
+    assert {w.get("output", "f32") for w in words.values()} == {"f32"}
+    assert {words[site]["storage"] for site in SITES if site not in MATMUL} == {"f32"}
+    recipe_of(spelling).check_fit()
+
+
+def test_in_one_table_the_narrower_selector_wins_whatever_the_order_of_the_lines():
+    rows = ["*.acc=f16", "matmul.acc=bf16", "attn.acc=f64", "attn.scores.acc=exact"]
+    for order in itertools.permutations(rows):
+        words = Recipe(at=order).words()
+        found = [words[s]["acc"] for s in ("norm.final", "lm_head", "attn.pv", "attn.softmax", "attn.scores")]
+        assert found == ["f16", "bf16", "f64", "f64", "exact"]
+
+
+def test_of_two_selectors_as_narrow_the_later_line_wins():
+    assert word(Recipe(at=["linear.acc=f16", "matmul.acc=bf16"]), "lm_head.acc") == "bf16"
+    assert word(Recipe(at=["matmul.acc=bf16", "linear.acc=f16"]), "lm_head.acc") == "f16"
+    assert word(Recipe(at=["lm_head.acc=bf16", "lm_head.acc=f16"]), "lm_head.acc") == "f16"
+
+
+def test_a_later_layer_wins_even_with_the_wider_selector():
+    base = Recipe(at=["attn.softmax.acc=bf16"])
+    assert word(Recipe(base=base, at=["*.acc=f16"]), "attn.softmax.acc") == "f16"
+    assert word("candle-cpu-f16,storage=bf16", "attn.softmax.storage") == "bf16"
+    assert word("candle-cpu-f16,acc=f32", "attn.q_proj.acc") == "f32"
+
+
+def test_at_wins_over_the_flags_of_the_same_recipe():
+    recipe = Recipe(storage="bf16", acc="f16", at={"lm_head.acc": "f32", "*.storage": "f16"})
+    assert (word(recipe, "lm_head.acc"), word(recipe, "attn.pv.acc")) == ("f32", "f16")
+    assert {words["storage"] for words in recipe.words().values()} == {"f16"}
+
+
+def test_a_mode_of_one_stage_wins_over_the_mode_of_all():
+    spec = recipe_of("bf16,*.rounding=toward_zero,lm_head.acc.rounding=ties_to_away").at("lm_head")
+    assert spec.precision.rounding == ("toward_zero", "toward_zero", "ties_to_away", "toward_zero")
+    assert recipe_of("f16,kv.overflow=saturate").at("kv.k").precision.overflow.storage == "saturate"
+
+
+def test_a_site_alone_takes_a_format_for_storage_and_output():
+    assert (word("bf16,lm_head=f32", "lm_head.storage"), word("bf16,lm_head=f32", "lm_head.output")) == ("f32", "f32")
+    assert word("bf16,kv=f16", "kv.k.storage") == "f16"
+    assert settings_of("kv.k", "f16") == [Setting("kv.k", "storage", "f16")]
+    assert [str(s) for s in settings_of("rope.table", "f32")] == ["rope.table.storage=f32", "rope.table.output=f32"]
+
+
+def test_the_terms_of_a_norm_and_of_a_softmax_are_rounded_to_compute_unless_product_says_otherwise():
+    assert word("bf16,norm.compute=f16", "norm.input.product") == "f16"
+    assert word("bf16,norm.compute=f16,norm.product=exact", "norm.input.product") == "exact"
+    assert word("bf16", "attn.softmax.product") == "f32"
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forms", [
+    ["bf16", "storage=bf16", "storage=bf16,acc=f32", "BF16_BF16_F32", " bf16 "],
+    ["f16,acc=f16", "F16_F16_F16", "storage=half,acc=fp16", "storage = f16 , acc = f16"],
+    ["storage=f32", "F32_F32_F32", "storage=float32,*.order=seq"],
+    ["f16,attn.softmax.acc=bf16", "storage=f16,attn.softmax.acc=bf16"],
+    ["bf16,order=blocked:32 > lanes:2", "storage=bf16,matmul.order=blocked:32 > lanes:2"],
+], ids=lambda forms: forms[0])  # fmt: skip
+def test_these_forms_mean_the_same(forms):
+    expansions = [recipe_of(form).words() for form in forms]
+    assert all(words == expansions[0] for words in expansions)
+
+
+def test_a_recipe_a_mapping_a_path_and_a_text_are_all_accepted(tmp_path):
+    body = '[precision]\nstorage = "bf16"\n[site."attn.softmax"]\nacc = "bf16"\n'
+    wanted = recipe_of("bf16,attn.softmax.acc=bf16").words()
+    path = in_file(tmp_path, body)
+    for form in (tomllib.loads(body), path, str(path), Recipe(storage="bf16", at={"attn.softmax.acc": "bf16"})):
+        assert recipe_of(form).words() == wanted
+    recipe = recipe_of(path)
+    assert recipe.name == "own"
+    assert recipe_of(recipe) is recipe
+
+
+def test_the_name_of_a_recipe_that_has_none_is_the_text_that_gives_it_again():
+    for recipe in (
+        Recipe(storage="bf16", acc="f16", kv="e4m3fn"),
+        Recipe(base="candle-cpu-f16", order="lanes:8", at={"lm_head.acc": "f32", "attn.softmax": "bf16"}),
+        Recipe(base="bf16"),
+        Recipe(at=["*.acc=f16", "embed=bf16"]),
+    ):
+        assert recipe_of(recipe.name).words() == recipe.words()
+
+
+def test_a_file_may_be_based_on_another_beside_it(tmp_path):
+    in_file(tmp_path, 'base = "bf16"\nabout = "theirs"\n[site.norm]\nacc = "f16"\n', "base.toml")
+    recipe = recipe_of(in_file(tmp_path, 'base = "base.toml"\n[precision]\nacc = "f16"\n'))
+    assert (word(recipe, "norm.final.acc"), word(recipe, "lm_head.acc")) == ("f16", "f16")
+    assert word(recipe, "lm_head.storage") == "bf16"
+    assert recipe.about == ""  # theirs speaks of another recipe
+
+
+def test_a_file_that_is_based_on_itself_is_refused(tmp_path):
+    with pytest.raises(RecipeError, match="based on itself"):
+        recipe_of(in_file(tmp_path, 'base = "own.toml"\n'))
+    in_file(tmp_path, 'base = "b.toml"\n', "a.toml")
+    with pytest.raises(RecipeError, match=r"based on itself, by way of .*a\.toml"):
+        recipe_of(in_file(tmp_path, 'base = "a.toml"\n', "b.toml"))
+
+
+@pytest.mark.parametrize("form", [
+    "f32", "candle-cpu-f16", "transformers-eager", "exact", "storage=tf32", "bf16,kv=e4m3fn,order=blocked:32 > lanes:2",
+    "f16,*.rounding=toward_zero,lm_head.acc.rounding=to_odd,embed.storage.rounding=ties_to_even",
+    "f16,acc=f32+kahan,*.subnormals=ftz+daz,norm.root=one-over-sqrt,kv.overflow=saturate,attn.rope.form=once",
+    "bf16,norm.product=exact,norm.compute=e5m10",
+])  # fmt: skip
+def test_what_to_toml_writes_reads_back_as_the_same_recipe(form, tmp_path):
+    recipe = recipe_of(form)
+    again = recipe_of(in_file(tmp_path, to_toml(recipe)))
+    assert again.words() == recipe.words()
+    assert (again.name, again.about, again.source, again.status, again.evidence) == (
+        recipe.name, recipe.about, recipe.source, recipe.status, recipe.evidence
+    )  # fmt: skip
+    assert all(again.at(site).precision == recipe.at(site).precision for site in MATMUL)
+    assert to_toml(again) == to_toml(recipe)
+
+
+def test_rules_by_shape_read_back_in_the_order_in_which_they_win(tmp_path):
+    lines = ['"order if M == 1" = "reverse"', '"order if M >= 1" = "lanes:2"', '"order if K == 3" = "pairwise"']
+    recipe = recipe_of(in_file(tmp_path, '[site."lm_head"]\n' + "\n".join(lines)))
+    again = recipe_of(in_file(tmp_path, to_toml(recipe), "again.toml"))
+    for r in (recipe, again):
+        orders = [str(r.at("lm_head").shaped(M=m, N=1, K=3).precision.order) for m in (0, 1, 2)]
+        assert orders == ["pairwise", "reverse", "lanes:2"]
+    assert again.words() == recipe.words()
+
+
+def test_a_later_rule_for_the_same_shape_is_the_one_that_is_shown_and_followed(tmp_path):
+    base = recipe_of(in_file(tmp_path, '[site.lm_head]\n"order if M == 1" = "reverse"\n', "base.toml"))
+    recipe = Recipe(base=base, at={"lm_head.order if M == 1": "lanes:2"})
+    assert str(recipe.at("lm_head").shaped(M=1).precision.order) == "lanes:2"
+    assert recipe.words()["lm_head"]["order if M == 1"] == "lanes:2"
+
+
+def test_difference_names_what_the_plain_flags_do_not_say():
+    assert recipe_of("f16,acc=f16").difference() == []
+    assert recipe_of("bf16,attn.softmax.acc=bf16").difference() == ["attn.softmax.acc=bf16"]
+    assert recipe_of("bf16,kv=e4m3fn").difference() == ["kv.k.storage=e4m3fn", "kv.v.storage=e4m3fn"]
+
+
+def test_equal_recipes_hash_alike_and_different_ones_differ():
+    assert recipe_of("bf16,acc=f16") == recipe_of("bf16,acc=f16")
+    assert hash(recipe_of("bf16,acc=f16")) == hash(recipe_of("bf16,acc=f16"))
+    assert recipe_of("bf16") != recipe_of("f16")
+
+
+# --- the recipes of the package ---------------------------------------------------------------------------------------
+
+
+def test_the_package_brings_the_recipes_that_it_promises():
+    assert {"f32", "exact", "bf16", "f16", "transformers-eager", "candle-cpu-f16"} <= set(recipe_names())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_each_recipe_of_the_package_fits_and_names_its_source_and_status(name):
+    recipe = recipe_of(name)
+    assert recipe.name == name
+    assert recipe.about.endswith(".")
+    assert len(recipe.source) > 20
+    assert recipe.status in ("bits", "policy")
+    recipe.check_fit()
+
+
+def test_candle_on_a_cpu_accumulates_in_f16_in_linear_layers_and_attends_in_f32():
+    words = recipe_of("candle-cpu-f16").words()
+    linear = [s for s in MATMUL if s not in ("attn.scores", "attn.pv")]
+    assert {words[s]["acc"] for s in linear} == {"f16"}
+    assert {words[s]["storage"] for s in linear} == {"f16"}
+    for site in ("attn.scores", "attn.scale", "attn.softmax", "attn.pv"):
+        assert words[site]["storage"] == "f32"
+        assert words[site].get("acc", "f32") == "f32"
+    assert words["attn.pv"]["output"] == "f16"
+
+
+def test_transformers_takes_storage_as_asked():
+    for storage in ("f32", "f16"):
+        recipe = recipe_of(f"transformers-eager,storage={storage}")
+        recipe.check_fit()
+        assert {w["storage"] for w in recipe.words().values()} == {storage}
+        assert word(recipe, "norm.input.root") == "one-over-sqrt"
+
+
+def test_a_change_of_a_recipe_keeps_its_source_and_loses_its_status_and_evidence(tmp_path):
+    verified = recipe_of(in_file(tmp_path, 'status = "bits"\nevidence = "a run"\nsource = "theirs"\nbase = "f16"\n'))
+    assert (verified.status, verified.evidence) == ("bits", "a run")
+    changed = Recipe(base=verified, acc="f16")
+    assert (changed.status, changed.evidence, changed.source) == ("policy", "", "theirs")
+    unchanged = Recipe(base=verified)
+    assert (unchanged.status, unchanged.evidence) == ("bits", "a run")
+
+
+def test_a_file_that_is_based_on_another_keeps_the_status_that_it_says(tmp_path):
+    body = 'base = "f16"\nstatus = "bits"\nevidence = "a run"\n[precision]\nacc = "f16"\n'
+    assert recipe_of(in_file(tmp_path, body)).status == "bits"
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("form", "error", "found"), [
+    ("bf17", RecipeError, r"Unknown recipe 'bf17'\. Did you mean 'bf16'\? Known: .*candle-cpu-f16"),
+    ("", RecipeError, "Unknown recipe ''"),
+    ("trnsformers-eager", RecipeError, "Did you mean 'transformers-eager'"),
+    ("f32,", RecipeError, "'': expected KEY=WORD"),
+    ("bf16,bf16", RecipeError, "'bf16': expected KEY=WORD"),
+    ("bf16,storage", RecipeError, "'storage': expected KEY=WORD"),
+    ("kv=", RecipeError, "'kv=': expected KEY=WORD"),
+    ("acc=f16,acc=f32", RecipeError, "'acc' is given twice: f16 and f32"),
+    ("f16,lm_head.acc=f16,lm_head.acc=f32", RecipeError, "'lm_head.acc' is given twice"),
+    ("bf16,atn.acc=f16", RecipeError, "Unknown site 'atn'. Did you mean 'attn'"),
+    ("bf16,attn.sofmax.acc=f16", RecipeError, "Unknown site 'attn.sofmax'. Did you mean 'attn.softmax'"),
+    ("bf16,attn.softmax.ac=f16", RecipeError, "site 'attn.softmax' has no 'ac'. Did you mean 'acc'"),
+    ("bf16,embed.acc=f32", RecipeError, "site 'embed' has no 'acc'"),
+    ("bf16,kv.output=f16", RecipeError, "site 'kv' has no 'output'"),
+    ("bf16,lm_head.acc.form=x", RecipeError, "Unknown site 'lm_head.acc'"),
+    ("storage=bf17", FormatError, "Unknown format 'bf17'. Did you mean 'bf16'"),
+    ("bf16,acc=foo", FormatError, "At site 'attn.q_proj'.*Unknown format 'foo'"),
+    ("bf16,rope.table=f33", RecipeError, "a site alone takes a format.*Did you mean 'f32'"),
+    ("bf16,order=lanse:8", OrderError, "Unknown order 'lanse:8'.*Did you mean 'lanes'"),
+    ("bf16,acc=f32+kahn", PrecisionError, "kahan or neumaier, not 'kahn'"),
+    ("bf16,norm.form=once", RecipeError, "form='once' is unknown. It can be round-then-weight or weight-then-round"),
+    ("bf16,attn.rope.form=onc", RecipeError, "Did you mean 'once'"),
+    ("bf16,norm.rounding=up", WordError, "Unknown rounding 'up'"),
+    ("bf16,lm_head.subnormals=flush", WordError, "Unknown subnormals 'flush'"),
+    ("BF16_BF16_F33", PrecisionError, "JAX's spelling"),
+    ("BF16_F16_F32", PrecisionError, "both operands alike"),
+    ("storage=f64", FormatError, "at most f32's 24 bits"),
+    ("F64_F64_F64", FormatError, "at most f32's 24 bits"),
+    ("lm_head.output=f64", FormatError, "output=f64: tensors"),
+    ("norm.compute=f64", FormatError, "compute=f64: tensors"),
+    ("kv=f64", FormatError, "storage=f64: tensors"),
+    ("no-such-file.toml", RecipeError, "Reading the recipe no-such-file.toml: .*No such file"),
+], ids=lambda x: x if isinstance(x, str) and len(x) < 24 else "")  # fmt: skip
+def test_wrong_words_are_refused_with_what_would_be_right(form, error, found):
+    with pytest.raises(error, match=found) as caught:
+        recipe_of(form)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("body", "found"), [
+    ("x==", "not TOML.*line 1"),
+    ("foo = 1", "unknown key 'foo'"),
+    ("bsae = 'bf16'", "unknown key 'bsae'. Did you mean 'base'"),
+    ("base = 'nope'", "Unknown recipe 'nope'"),
+    ("base = 3", "base is 3, expected the name or file of a recipe"),
+    ("base = {}", "base is {}"),
+    ("about = 3", "about is 3, expected a text"),
+    ("name = 3", "name is 3, expected a text"),
+    ("source = ['a']", "source is .*, expected a text"),
+    ("status = []", r"status is \[\], expected a text"),
+    ("status = 'verified'", "status 'verified' is none of bits, policy"),
+    ("precision = 'bf16'", "expected KEY = \"WORD\" lines, found 'bf16'"),
+    ("[precision]\nacc = 16", "expected KEY = \"WORD\" lines"),
+    ("[precision]\nstorge = 'f16'", "has no key 'storge'. Did you mean 'storage'"),
+    ("[precision]\nacc = 'f17'", "Unknown format 'f17'"),
+    ("site = 3", r"\[site\] holds tables such as \[site.norm\], not 3"),
+    ("[site]\nnorm = 3", "expected KEY = \"WORD\" lines, found 3"),
+    ("[site.norm]\nacc = 3", "expected KEY = \"WORD\" lines"),
+    ("[site.norm]\nac = 'f16'", "Did you mean 'acc'"),
+    ("[site.nrm]\nacc = 'f16'", "Unknown site 'nrm'. Did you mean 'norm'"),
+    ("[site.norm.input]\nacc = 'f16'", r"Put the site in quotes: \[site.\"norm.input\"\]"),
+], ids=str)  # fmt: skip
+def test_a_file_with_wrong_words_or_types_is_refused_by_its_name(body, found, tmp_path):
+    path = in_file(tmp_path, body)
+    with pytest.raises(WordError, match=found) as caught:
+        recipe_of(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "folder.toml").mkdir()
+    for name in ("binary.toml", "folder.toml", "absent.toml"):
+        with pytest.raises(RecipeError, match=f"Reading the recipe .*{name}"):
+            recipe_of(tmp_path / name)
+
+
+def test_an_accumulator_may_be_f64_though_no_tensor_may():
+    assert word("f32,acc=f64", "lm_head.acc") == "f64"
+
+
+def test_an_unknown_site_is_refused_when_it_is_asked_for():
+    with pytest.raises(RecipeError, match=r"Unknown site 'lm_heat'\. Did you mean 'lm_head'"):
+        recipe_of("f32").at("lm_heat")
+    with pytest.raises(RecipeError, match="Unknown site 'attn'"):
+        recipe_of("f32").at("attn")
+
+
+@pytest.mark.parametrize(("at", "said"), [
+    ("attn.softmax.acc", "expected SITE.KEY=WORD"), ("=f16", "expected SITE.KEY=WORD"), ("", "expected SITE.KEY=WORD"),
+])  # fmt: skip
+def test_an_at_without_a_word_is_refused(at, said):
+    with pytest.raises(RecipeError, match=said):
+        Recipe(at=[at])
+
+
+def test_a_status_that_is_none_is_refused():
+    with pytest.raises(RecipeError, match="status 'sure' is none of bits, policy"):
+        Recipe(status="sure")
+
+
+# --- sites whose formats meet -----------------------------------------------------------------------------------------
+
+
+def test_mixed_rope_formats_are_refused_with_both_sides_who_set_them_the_cure_and_candle_s_words():
+    with pytest.raises(RecipeError) as caught:
+        recipe_of("bf16,rope.table=f32").check_fit()
+    assert str(caught.value).splitlines() == [
+        "site 'attn.rope' gets q in bf16 but cos/sin in f32.",
+        "  q is stored as attn.rope asks (set by *.storage=bf16)",
+        "  cos, sin come from rope.table (set by rope.table.output=f32)",
+        "  They must share a format: drop that option, or add --at rope.table.output=bf16; or let",
+        "  both be used as they are, with one rounding: --at attn.rope.form=once",
+        "  candle would say: dtype mismatch in rope BF16 F32 F32",
+    ]
+    with pytest.raises(RecipeError, match="dtype mismatch in rope F32 BF16 BF16"):
+        recipe_of("f32,rope.table=bf16").check_fit()
+
+
+def test_each_cure_of_the_rope_message_cures():
+    for cure in ("rope.table.output=bf16", "attn.rope.form=once"):
+        recipe_of(f"bf16,rope.table.output=f32,{cure}" if "once" in cure else f"bf16,{cure}").check_fit()
+
+
+@pytest.mark.parametrize("at", ["embed=f32", "attn.residual=f32", "mlp.residual=f32", "embed.output=f32"])
+def test_a_residual_stream_in_two_formats_is_refused_with_both_sides_and_the_cure(at):
+    with pytest.raises(RecipeError) as caught:
+        recipe_of(f"bf16,{at}").check_fit()
+    text = str(caught.value)
+    assert "gets the residual stream in" in text
+    assert at.split("=")[0] in text
+    assert "set by *." in text
+    cure = [part.strip() for part in text.splitlines()[-1].split("--at ")[1:]]
+    assert len(cure) == 3
+    Recipe(base="bf16", at=[at, *cure]).check_fit()
+
+
+def test_a_stream_in_f32_beside_bf16_branches_fits():
+    recipe_of("bf16,embed=f32,attn.residual=f32,mlp.residual=f32").check_fit()
