@@ -211,6 +211,15 @@ def format_of(name: str | Format | npt.DTypeLike) -> Format:
     return _parse(name)
 
 
+def aliases_of(fmt: Format) -> list[str]:
+    """The other names under which `format_of` knows a format.
+
+    >>> aliases_of(bf16)
+    ['bfloat16', 'brain', 'e8m7']
+    """
+    return [alias for alias, name in _ALIASES.items() if name == fmt.name]
+
+
 @lru_cache(maxsize=512)
 def _parse(name: str) -> Format:
     word = name.strip().lower()

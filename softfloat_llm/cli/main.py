@@ -1,0 +1,102 @@
+"""The program: its verbs, and what each kind of failure looks like.
+
+Exit codes: 0 done, claims hold · 1 a claim does not hold · 2 the words are wrong · 3 an input cannot be used ·
+4 internal error · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+
+from softfloat_llm.cli.compare import compare
+from softfloat_llm.cli.fetch import fetch
+from softfloat_llm.cli.formats import formats
+from softfloat_llm.cli.golden import golden
+from softfloat_llm.cli.recipes import recipes
+from softfloat_llm.cli.screen import say, silence_stdout
+from softfloat_llm.cli.simulate import simulate
+from softfloat_llm.cli.taps import taps
+from softfloat_llm.errors import SoftfloatError
+
+PROGRAM = "softfloat-llm"
+OK, CLAIM_FAILS, WRONG_WORDS, UNUSABLE_INPUT, INTERNAL_ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
+
+# click's exceptions, by way of typer's own: newer versions of typer bring their own copy of click
+UsageError: Any = typer.BadParameter.__bases__[0]
+ClickException: Any = UsageError.__bases__[0]
+
+app = typer.Typer(
+    name=PROGRAM,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="softfloat-llm simulate --storage bf16 --acc f16\n\nWhat a choice of precision does to a Llama, bit for bit.",
+)
+_SUMMARIES = {
+    simulate: "Run a forward pass and say what the precision did.",
+    compare: "Differences of two saved runs, the first divergence, flips.",
+    formats: "What each number format is.",
+    recipes: "The precision policies of engines, as data.",
+    taps: "The named values of a forward pass.",
+    fetch: "Get a model.",
+}
+for verb, summary in _SUMMARIES.items():
+    app.command(name=verb.__name__, short_help=summary)(verb)
+app.add_typer(golden, name="golden", short_help="Golden outputs: write them, check against them.")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console script `softfloat-llm`."""
+    signal.signal(signal.SIGTERM, _terminated)  # so that what is half-written is removed
+    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def simulate_main() -> NoReturn:
+    """The console script `simulate`: the same as `softfloat-llm simulate`."""
+    main(["simulate", *sys.argv[1:]])
+
+
+def run(arguments: list[str]) -> int:
+    """Run the program and give its exit code; failures are told on stderr."""
+    is_verbose = any(word in ("-v", "--verbose") for word in arguments)
+    try:
+        return app(args=arguments, prog_name=PROGRAM, standalone_mode=False) or OK
+    except BrokenPipeError:
+        silence_stdout()
+        return OK
+    except (KeyboardInterrupt, typer.Abort):
+        say("Interrupted; nothing half-written stays behind.")
+        return INTERRUPTED
+    except ClickException as error:
+        return _tell_usage(error)
+    except (SoftfloatError, OSError) as error:
+        if is_verbose:
+            traceback.print_exc()
+        say(f"{type(error).__name__}: {error}")
+        return error.exit_code if isinstance(error, SoftfloatError) else UNUSABLE_INPUT
+    except Exception as error:
+        if is_verbose:
+            traceback.print_exc()
+        say(f"Internal error: {type(error).__name__}: {error}\nThis is a fault of {PROGRAM}; -v shows where.")
+        return INTERNAL_ERROR
+
+
+def _tell_usage(error: Any) -> int:
+    """The words were wrong: say which, and where the right ones are listed."""
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else PROGRAM
+    message = error.format_message()
+    if message:  # without a verb the help has been shown already
+        say(f"Usage error: {message}\nSee: {where} --help")
+    return WRONG_WORDS
+
+
+def _terminated(*_: object) -> NoReturn:
+    sys.exit(TERMINATED)

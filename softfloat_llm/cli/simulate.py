@@ -1,0 +1,181 @@
+"""`softfloat-llm simulate`: a forward pass under a recipe, beside a reference, and what the precision did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from softfloat_llm.analysis.compare import Comparison
+from softfloat_llm.analysis.compare import compare as compare_runs
+from softfloat_llm.cli.options import (
+    NO_REFERENCE,
+    OutputFlags,
+    PassFlags,
+    PrecisionFlags,
+    grouped,
+    quoted,
+)
+from softfloat_llm.cli.screen import say, show, show_json, watched
+from softfloat_llm.errors import NonFiniteError, nearest
+from softfloat_llm.recipe import Recipe, recipe_of
+from softfloat_llm.report.run_text import run_facts, run_text
+from softfloat_llm.runs import Run, check_target
+from softfloat_llm.runs import simulate as simulate_run
+
+CLAIMS = ("flip", "nonfinite", "differs")
+REFERENCE = "reference"
+
+
+@grouped
+def simulate(
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="Text, or @FILE. Default: The capital of France is")
+    ] = None,
+    *,
+    precision: PrecisionFlags,
+    passes: PassFlags,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="RECIPE|none", help="The reference; f32 unless said.")
+    ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option("--teacher", metavar="RUN|reference", help="Feed a saved run's tokens, or those of --against."),
+    ] = None,
+    save: Annotated[Path | None, typer.Option("--save", metavar="PATH", help="Keep the run as a folder.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Let --save replace an earlier run.")] = False,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option("--fail-on", rich_help_panel="Claims", metavar="|".join(CLAIMS), help="Exit 1 then. Repeatable."),
+    ] = None,
+    output: OutputFlags,
+) -> int:
+    """simulate --storage bf16 --acc f16
+
+    Run a forward pass in the precision that the flags say (recipe bf16 without any), against the same pass in f32, and
+    say what the precision did. `simulate` is short for `softfloat-llm simulate`.
+    """
+    claims = _checked_claims(fail_on or [])
+    recipe, reference_recipe = precision.recipe(), _reference_recipe(against, teacher)
+    _check_claims_can_be_judged(claims, reference_recipe, teacher)
+    if save is not None:
+        check_target(save, replace=replace)
+    with watched(is_quiet=output.is_quiet) as progress:
+        try:
+            run, reference = _runs(
+                recipe, reference_recipe, teacher, lambda m: passes.arguments(prompt, progress, model=m)
+            )
+        except NonFiniteError as error:
+            return _nonfinite(error, claims)
+    if save is not None:
+        run.save(save, replace=replace)
+    comparison = None if reference is None else compare_runs(run, reference)
+    broken = [claim for claim in claims if _is_broken(claim, run, comparison)]
+    if output.as_json:
+        show_json("simulate", _body(run, comparison, claims, broken, save))
+    else:
+        show(_text(run, comparison, output, _then(prompt, precision, passes, against, save)))
+    return _judged(broken)
+
+
+# --- what was asked -------------------------------------------------------------------------------------------------
+
+
+def _checked_claims(words: Sequence[str]) -> list[str]:
+    for word in words:
+        if word not in CLAIMS:
+            raise typer.BadParameter(
+                f"--fail-on {word!r} is unknown.{nearest(word, CLAIMS)} Known: {', '.join(CLAIMS)}."
+            )
+    return list(dict.fromkeys(words))
+
+
+def _reference_recipe(against: str | None, teacher: str | None) -> Recipe | None:
+    """The recipe of the reference run; None where there is none, or where a saved teacher is the reference."""
+    if against == NO_REFERENCE:
+        if teacher == REFERENCE:
+            raise typer.BadParameter("--teacher reference needs a reference: it cannot stand with --against none.")
+        return None
+    if against is None:
+        return recipe_of("f32") if teacher in (None, REFERENCE) else None
+    return recipe_of(against)
+
+
+def _check_claims_can_be_judged(claims: Sequence[str], reference: Recipe | None, teacher: str | None) -> None:
+    if reference is None and teacher is None and (wrong := [claim for claim in claims if claim != "nonfinite"]):
+        raise typer.BadParameter(f"--fail-on {wrong[0]} needs a reference: it cannot stand with --against none.")
+
+
+def _runs(
+    recipe: Recipe, against: Recipe | None, teacher: str | None, arguments: Callable[[str], dict[str, Any]]
+) -> tuple[Run, Run | None]:
+    """The run, and the reference where there is one: another pass, or the saved run that teaches."""
+    saved = None if teacher in (None, REFERENCE) else Run.load(teacher)
+    given = arguments("tiny" if saved is None else saved.model)
+    reference = saved if against is None else simulate_run(recipe=against, teacher=saved, **given)
+    return simulate_run(recipe=recipe, teacher=reference if teacher == REFERENCE else saved, **given), reference
+
+
+# --- what is answered -----------------------------------------------------------------------------------------------
+
+
+def _nonfinite(error: NonFiniteError, claims: Sequence[str]) -> int:
+    """No token can be taken from a row of NaN: that breaks the claim, or ends the run."""
+    if "nonfinite" not in claims:
+        raise error
+    say(f"{type(error).__name__}: {error}")
+    return _judged(["nonfinite"])
+
+
+def _is_broken(claim: str, run: Run, comparison: Comparison | None) -> bool:
+    if claim == "nonfinite":
+        return bool(run.events) or not bool(np.isfinite(run["logits"]).all())
+    assert comparison is not None
+    return comparison.flips > 0 if claim == "flip" else not comparison.is_identical
+
+
+def _judged(broken: Sequence[str]) -> int:
+    if broken:
+        say(f"Claim broken: --fail-on {', '.join(broken)}.")
+    return 1 if broken else 0
+
+
+def _text(run: Run, comparison: Comparison | None, output: OutputFlags, then: str) -> str:
+    if comparison is None:
+        text = run_text(run, then=then, is_verbose=output.is_verbose)
+    else:
+        text = comparison.text(verbose=output.is_verbose, then=then)
+    return answer_of(text) if output.is_quiet else text
+
+
+def answer_of(text: str) -> str:
+    """The answer's lines alone, without their label."""
+    lines = text.split("\n")
+    start = next(i for i, line in enumerate(lines) if line.startswith("answer"))
+    end = next((i for i in range(start + 1, len(lines)) if not lines[i].startswith(" ")), len(lines))
+    return "\n".join(line[9:] for line in lines[start:end])
+
+
+def _then(
+    prompt: str | None, precision: PrecisionFlags, passes: PassFlags, against: str | None, save: Path | None
+) -> str:
+    """A command that goes one step further: more tokens, then a run that is kept, then what it holds."""
+    if save is not None and passes.steps > 1:
+        return " ".join(["softfloat-llm taps", *([f"--model {quoted(passes.model)}"] if passes.model else [])])
+    words = ["simulate", *([] if prompt is None else [quoted(prompt)]), *precision.words(), *passes.words()]
+    words += [] if against is None else [f"--against {quoted(against)}"]
+    if passes.steps > 1:
+        return " ".join([*words, f"--steps {passes.steps} --save RUN"])
+    return " ".join([*words, "--steps 20" if against == NO_REFERENCE else "--steps 20 --teacher reference"])
+
+
+def _body(
+    run: Run, comparison: Comparison | None, claims: Sequence[str], broken: Sequence[str], save: Path | None
+) -> dict[str, Any]:
+    """The JSON: the comparison's keys where there is a reference, and the run's own."""
+    told = {} if comparison is None else comparison.to_dict()
+    asked = {"fail_on": list(claims), "broken": list(broken)}
+    return told | {"run": run_facts(run) | {"saved": None if save is None else str(save)}, "claims": asked}
