@@ -12,6 +12,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from softfloat_llm.numerics.accumulate import exact_sum
 from softfloat_llm.numerics.formats import Array, Float64Array, f64
@@ -49,7 +50,7 @@ def _tile(left: Float64Array, right: Float64Array, at: Precision, init: Float64A
     """left (M, K), right (K, n) and init (M, n) float64; the result (M, n) holds values of the output."""
     if left.shape[1] == 0 or not (at.product is None or (at.product is f64 and at.storage.precision <= 24)):
         return _one_by_one(left, right, at, init, np.ones((left.shape[0], right.shape[1]), np.bool_))
-    is_odd_one = ~np.isfinite(left).all(axis=1)[:, None] | ~np.isfinite(right).all(axis=0)
+    is_odd_one = _has_nonfinite(left, 1)[:, None] | _has_nonfinite(right, 0)
     parts = _exact_parts(np.where(np.isfinite(left), left, 0.0), _finite(right), at.storage.precision)
     if init is not None:
         is_odd_one |= ~(np.abs(init) < _LARGEST_INIT)
@@ -62,6 +63,11 @@ def _tile(left: Float64Array, right: Float64Array, at: Precision, init: Float64A
     if is_odd_one.any():
         out[is_odd_one] = _one_by_one(left, right, at, init, is_odd_one)[is_odd_one]
     return out
+
+
+def _has_nonfinite(x: Float64Array, axis: int) -> npt.NDArray[np.bool_]:
+    is_finite: npt.NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(x), axis=axis)
+    return ~is_finite
 
 
 def _finite(x: Float64Array) -> Float64Array:

@@ -17,7 +17,7 @@ import numpy as np
 from softfloat_llm.numerics import exact_products
 from softfloat_llm.numerics.accumulate import arithmetic_of, follow
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
-from softfloat_llm.numerics.operands import carried, rounded_product
+from softfloat_llm.numerics.operands import carried
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.precision import EXACT, Precision
 from softfloat_llm.numerics.steps import (
@@ -53,7 +53,7 @@ def matmul(a: Array, b: Array, at: Precision, *, init: Float64Array | None = Non
     path = path_of(at)
     out = np.empty((a.shape[0], b.shape[1]), np.float32 if at.acc.format is f32 else np.float64)
     job = _Job(a, b, at, init, out, path)
-    columns = list(_ranges(b.shape[1], _columns(a.shape, b.shape[1], path, at, workers)))
+    columns = list(_ranges(b.shape[1], _columns(a.shape, b.shape[1], at, workers)))
     if workers > 1 and len(columns) > 1:
         list(_pool(workers).map(lambda part: _run_columns(job, part), columns))
     else:
@@ -110,8 +110,13 @@ def _flushes(at: Precision) -> bool:
     return at.subnormals.acc != "keep" or (at.product is not None and at.subnormals.product != "keep")
 
 
-def _carrier(at: Precision, path: Path) -> np.dtype[Any]:
-    """The dtype that the operands of a tile are widened to."""
+def _carrier(at: Precision) -> np.dtype[Any]:
+    """The dtype that the operands of a tile are widened to: float32 holds every storage format but f64."""
+    return np.dtype(np.float64 if at.storage is f64 else np.float32)
+
+
+def _term_dtype(at: Precision, path: Path) -> np.dtype[Any]:
+    """The dtype in which the products of a tile are formed."""
     is_float32 = path == "native" and at.acc.format is f32 and at.product in (None, f32)
     return np.dtype(np.float32 if is_float32 else np.float64)
 
@@ -119,10 +124,10 @@ def _carrier(at: Precision, path: Path) -> np.dtype[Any]:
 # --- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def _columns(a_shape: tuple[int, ...], n: int, path: Path, at: Precision, workers: int) -> int:
+def _columns(a_shape: tuple[int, ...], n: int, at: Precision, workers: int) -> int:
     """How many columns of b a tile takes: about _TILE accumulators, in equal parts of b, at least one a worker."""
     rows, k = a_shape
-    fits = max(256, _WIDENED // (max(1, k) * _carrier(at, path).itemsize))
+    fits = max(256, _WIDENED // (max(1, k) * _carrier(at).itemsize))
     wanted = max(64, min(fits, _TILE // max(1, min(rows, _ROWS))))
     parts = max(-(-n // wanted), min(workers, n // 64))
     return -(-n // max(1, parts))
@@ -134,7 +139,7 @@ def _ranges(n: int, size: int) -> Iterator[slice]:
 
 def _run_columns(job: _Job, columns: slice) -> None:
     """All rows of a by some columns of b, into their place in the result."""
-    at, dtype = job.at, _carrier(job.at, job.path)
+    at, dtype = job.at, _carrier(job.at)
     with np.errstate(all="ignore"):
         right = carried(job.b[:, columns], "b", at, dtype)
         for rows in _ranges(job.a.shape[0], max(_ROWS, _TILE // max(1, right.shape[1]))):
@@ -145,14 +150,12 @@ def _run_columns(job: _Job, columns: slice) -> None:
 
 def _run_tile(left: Array, right: Array, at: Precision, path: Path, start: Float64Array | None) -> Array:
     """left (K, M) and right (K, n) in the path's dtype; the result (M, n) holds values of the accumulator."""
-    k = left.shape[0]
-    shape = (left.shape[1], right.shape[1])
-    depth = max(1, min(k, 256, _BLOCK // max(1, shape[0] * shape[1] * right.itemsize)))
-    steps = None if path == "evident" else _steps(Products(left, right, at, depth), at, path, start)
+    k, shape, dtype = left.shape[0], (left.shape[1], right.shape[1]), _term_dtype(at, path)
+    depth = max(1, min(k, 256, _BLOCK // max(1, shape[0] * shape[1] * dtype.itemsize)))
+    products = Products(left, right, at, depth, dtype)
+    steps = None if path == "evident" else _steps(products, at, path, start)
     if steps is None:
-        wide_left, wide_right = left.astype(np.float64, copy=False), right.astype(np.float64, copy=False)
-        terms = lambda i: rounded_product(wide_left[i][:, None], wide_right[i], at)  # noqa: E731
-        return follow(at.order.tree(k).program(), terms, arithmetic_of(at.acc, at), shape, start)
+        return follow(at.order.tree(k).program(), products.wide, arithmetic_of(at.acc, at), shape, start)
     return run(plan(at.order, k, depth), steps, start)
 
 
@@ -161,7 +164,7 @@ def _steps(products: Products, at: Precision, path: Path, start: Float64Array | 
     is_always_exact = path == "native" and not _flushes(at) and (at.product is not None or _fits_float32(at))
     if is_always_exact:
         return Native(products, at, None)
-    is_float32 = products.left.dtype == np.float32 and at.product is None and not _flushes(at)
+    is_float32 = products.dtype == np.float32 and at.product is None and not _flushes(at)
     if path == "native" and is_float32 and all_exact_in_float32(at, products.left, products.right):
         return Native(products, at, None)
     bounds = spread(products.left, products.right)
@@ -172,12 +175,8 @@ def _steps(products: Products, at: Precision, path: Path, start: Float64Array | 
             return Native(products, at, exact_in_float32(at, bounds) if at.product is None else None)
         case "fused":
             return Fused(products, at, wide_enough(at, bounds))
-    largest_start = 0.0 if start is None else float(np.abs(start).max(initial=0.0))
     program = at.order.tree(len(products.left)).program()
-    roundings = len(products.left) + len(program)
-    is_rounded_between = any(name == "round" for name, _ in program)
-    is_bounded = not is_rounded_between and stays_in_range(at, bounds, roundings, largest_start)
-    return Narrow(products, at, bounds, is_bounded)
+    return Narrow(products, at, bounds, stays_in_range(at, bounds, program, start), start)
 
 
 def _fits_float32(at: Precision) -> bool:

@@ -7,6 +7,7 @@ which is also the twin that the tests hold everything here against. Start readin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_wide
 from softfloat_llm.numerics.tiles import Piece, Products, Rounder, Spread, extremes, term_bits
+from softfloat_llm.numerics.trees import Instruction
 
 OkMask = npt.NDArray[np.bool_] | None
 """For each k, whether the fast step is exact; None where it always is."""
@@ -184,7 +186,7 @@ class _Midpoints:
         """True where there is one; `flags` then says which."""
         np.bitwise_and(s.view(np.int64), self._mask, out=self._bits)
         np.equal(self._bits, self._half, out=self.flags)
-        return bool(self.flags.any())
+        return bool(np.count_nonzero(self.flags))
 
 
 class Narrow(_OnTile):
@@ -203,7 +205,9 @@ class Narrow(_OnTile):
       the subnormals of acc both summands are multiples of 2^(e - 52), so that t is exact. Otherwise, `is_doubtful`.
     """
 
-    def __init__(self, products: Products, at: Precision, bounds: Spread, is_bounded: bool) -> None:
+    def __init__(
+        self, products: Products, at: Precision, bounds: Spread, is_bounded: bool, start: Float64Array | None
+    ) -> None:
         super().__init__(products, at, None)
         assert at.acc.format is not None
         self.format, self.bounds, self.is_bounded = at.acc.format, bounds, is_bounded
@@ -213,36 +217,45 @@ class Narrow(_OnTile):
         reach = 2.0**53 * self.format.smallest_subnormal
         is_on_grid = at.product is not None and at.product.precision <= self.format.precision
         self._is_never_doubtful = is_on_grid or reach >= 4.0 * self.format.max
-        self._can_vanish = self._zeros(at)
-
-    def _zeros(self, at: Precision) -> npt.NDArray[np.bool_]:
-        """For each k, whether a term can be zero."""
-        if at.product is None:
-            return self.bounds.has_zero
-        return self.bounds.has_zero | ~(self.bounds.smallest > at.product.smallest_subnormal)
+        self._has_signed_zeros = _has_signed_zeros(at, start)
+        self._can_be_zero, self._are_bounded = bounds.has_zero, np.ones_like(bounds.has_zero)  # the terms of each k
+        if at.product is not None:
+            self._can_be_zero = bounds.has_zero | ~(bounds.smallest > at.product.smallest_subnormal)
+            self._are_bounded = bounds.largest * 2.0 <= at.product.max
 
     def _fast(self, acc: Array, piece: Piece) -> None:
-        terms = self.products.of(piece)
-        is_watched = not self._is_never_doubtful and self.is_doubtful(acc, piece)
-        for term, is_signed in zip(terms, self._signs(piece), strict=True):
+        are_bounded = bool(self._are_bounded[piece.ks].all())
+        terms = self.products.of(piece, is_bounded=are_bounded, is_signed=self._has_signed_zeros)
+        if not self.is_bounded or (not self._is_never_doubtful and self.is_doubtful(acc, piece)):
+            self._one_by_one(acc, terms)
+            return
+        first = 0
+        for end in self._signed(piece):
+            self._rounder.chain(acc, terms[first:end], self._sum)
+            self._rounder.restore_signs(acc, self._sum)
+            first = end
+        self._rounder.chain(acc, terms[first:], self._sum)
+
+    def _one_by_one(self, acc: Array, terms: Array) -> None:
+        """The step that also does right beyond the range and where the rounding to float64 is in doubt."""
+        for term in terms:
             np.add(acc, term, out=self._sum)
-            if is_watched and self._midpoints.are_in(self._sum):
+            if not self._is_never_doubtful and self._midpoints.are_in(self._sum):
                 where, redone = self._redo(acc, term, self._midpoints.flags)
-                self._rounded(acc, is_signed)
+                self._rounder.round(self._sum, acc)
                 acc.reshape(-1)[where] = redone
             else:
-                self._rounded(acc, is_signed)
+                self._rounder.round(self._sum, acc)
 
-    def _rounded(self, acc: Array, is_signed: bool) -> None:
-        self._rounder.round(self._sum, acc, is_bounded=self.is_bounded, is_signed=is_signed)
-
-    def _signs(self, piece: Piece) -> list[bool]:
-        """After which steps the sign of a zero matters: before a term that can be zero, and at the end of a run.
+    def _signed(self, piece: Piece) -> list[int]:
+        """After how many terms the sign of a zero matters: before a term that can be zero, and at the end of the piece.
 
         R(-0 + x) = R(+0 + x) for every x that is not zero.
         """
-        zeros: list[bool] = self._can_vanish[piece.ks].tolist()
-        return [*zeros[1:], True]
+        if not self._has_signed_zeros:
+            return []
+        before_zero: list[int] = np.flatnonzero(self._can_be_zero[piece.ks][1:]).tolist()
+        return [*(i + 1 for i in before_zero), piece.length]
 
     def is_doubtful(self, acc: Array, piece: Piece) -> bool:
         """False where each acc + term of the piece with the larger term is exact in float64.
@@ -268,15 +281,32 @@ class Narrow(_OnTile):
         self._rounder.round(self._sum, acc)
 
 
-def stays_in_range(at: Precision, bounds: Spread, roundings: int, start: float) -> bool:
+def _has_signed_zeros(at: Precision, start: Float64Array | None) -> bool:
+    """False where a chain can never become -0, so that neither the sign of its zeros nor that of a zero term matters.
+
+    Rounded products are multiples of the product format's smallest value. If that is one of the accumulator's grid, no
+    sum rounds to zero that is not zero, and from +0 on a sum of zeros is +0.
+    """
+    assert at.acc.format is not None
+    if start is not None and bool(np.signbit(start[start == 0]).any()):
+        return True
+    return at.product is None or at.product.smallest_subnormal < at.acc.format.smallest_subnormal
+
+
+def stays_in_range(at: Precision, bounds: Spread, program: Sequence[Instruction], start: Float64Array | None) -> bool:
     """True where no sum of any of the terms, in any order, can round beyond the largest value of the accumulator.
 
-    `roundings`: at least as many as lie between any term and the result. Each is at most a factor 1 + 2^-p, or half the
-    smallest subnormal. False where an operand is infinite or NaN.
+    No more roundings lie between a term and the result than there are terms and instructions. Each is at most a factor
+    1 + 2^-p, or half the smallest subnormal. False where an operand is infinite or NaN, or where partial sums are
+    stored in another format, of which nothing is said here.
     """
-    fmt = at.acc.format
+    fmt, roundings = at.acc.format, len(bounds.largest) + len(program)
     assert fmt is not None
-    total = start + float(np.add.reduce(bounds.largest)) + roundings * fmt.smallest_subnormal
+    if any(name == "round" for name, _ in program):
+        return False
+    total = float(np.add.reduce(bounds.largest)) + roundings * fmt.smallest_subnormal
+    if start is not None:
+        total += float(np.abs(start).max(initial=0.0))
     if at.product is not None:  # rounding at most doubles a product, or makes a tiny one the smallest subnormal
         total = 2.0 * total + len(bounds.largest) * at.product.smallest_subnormal
     with np.errstate(over="ignore"):
