@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from softfloat_llm.errors import RunError, TokenError, nearest
+from softfloat_llm.errors import CheckpointError, RunError, TokenError, WordError, nearest
 from softfloat_llm.io.atomic import new_folder
 from softfloat_llm.io.checkpoint import Model, open_model
-from softfloat_llm.io.safetensors import open_tensors, write_tensors
+from softfloat_llm.io.safetensors import NAMED_DTYPES, open_tensors, write_tensors
 from softfloat_llm.llama.decode import decode
 from softfloat_llm.llama.forward import StoredWeights, checked_tokens
 from softfloat_llm.numerics.formats import Array, Format, encode, format_of
@@ -112,13 +112,16 @@ class Run:
         Raises RunError where the folder is there already and `replace` is not asked for.
         """
         target = Path(path)
-        if target.exists() and not replace:
-            raise RunError(f"{target} is there already. Choose another place, or ask to replace it (--replace).")
-        if target.exists() and not (target / "run.json").is_file():
-            raise RunError(f"{target} is no saved run, so it is not replaced.")
+        check_target(target, replace=replace)
+        try:
+            return self._write(target, replace)
+        except OSError as error:
+            raise RunError(f"Saving the run {target}: {error}. Choose a place that can be written.") from None
+
+    def _write(self, target: Path, replace: bool) -> Path:
         with new_folder(target, replace=replace) as folder:
-            write_tensors(folder / "tensors.safetensors", dict(self.arrays))
-            (folder / "run.json").write_text(json.dumps(self._to_json(), indent=1, sort_keys=True) + "\n")
+            write_tensors(folder / "tensors.safetensors", {name: _storable(a) for name, a in self.arrays.items()})
+            (folder / "run.json").write_text(json.dumps(self._to_json(), indent=1) + "\n")
         return target
 
     def _to_json(self) -> dict[str, Any]:
@@ -149,13 +152,25 @@ class Run:
             raise RunError(f"Reading the run {folder}: run.json has not the schema {RUN_SCHEMA!r}.")
         try:
             run = _from_json(body, open_tensors(folder / "tensors.safetensors"))
-            digest = run.digest
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            digest, written = run.digest, body["digest"]
+        except CheckpointError as error:
+            raise RunError(f"Reading the run {folder}: {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError, WordError) as error:
             what = f"{type(error).__name__}: {error}"
             raise RunError(f"Reading the run {folder}: run.json is damaged ({what}).") from None
-        if digest != body["digest"]:
-            raise RunError(f"Reading the run {folder}: its logits have {digest}, but run.json says {body['digest']}.")
+        if digest != written:
+            raise RunError(f"Reading the run {folder}: its logits have {digest}, but run.json says {written}.")
         return run
+
+
+def check_target(target: Path, *, replace: bool = False) -> None:
+    """Raises RunError where a run cannot be saved: asked before a long run, and again by `Run.save`."""
+    if target.exists() and not replace:
+        raise RunError(f"{target} is there already. Choose another place, or ask to replace it (--replace).")
+    if target.exists() and not (target / "run.json").is_file():
+        raise RunError(f"{target} is no saved run, so it is not replaced.")
+    if not target.absolute().parent.is_dir():
+        raise RunError(f"{target} cannot be written: {target.parent} is no folder.")
 
 
 def _from_json(body: dict[str, Any], tensors: dict[str, Array]) -> Run:
@@ -169,12 +184,25 @@ def _from_json(body: dict[str, Any], tensors: dict[str, Array]) -> Run:
         generated=tuple(tokens["generated"]),
         fed=tuple(tokens["fed"]),
         is_teacher_forced=bool(body["is_teacher_forced"]),
-        arrays={name: tensors[name] for name in body["taps"]},
+        arrays={name: _as_format(tensors[name], format_of(word), name) for name, word in body["taps"].items()},
         formats={name: format_of(word) for name, word in body["taps"].items()},
         events=tuple(_event(event) for event in body["events"]),
         pieces={int(token): piece for token, piece in body["pieces"].items()},
         notes=tuple(body["notes"]),
     )
+
+
+def _storable(array: Array) -> Array:
+    """The array, or its codes where a .safetensors file has no name for its dtype."""
+    return array if array.dtype in NAMED_DTYPES else array.view(np.uint8)
+
+
+def _as_format(tensor: Array, fmt: Format, name: str) -> Array:
+    if tensor.dtype == np.uint8 and fmt.dtype not in NAMED_DTYPES:
+        return tensor.view(fmt.dtype)
+    if tensor.dtype != fmt.dtype:
+        raise ValueError(f"tap {name} is said to hold {fmt}, but its tensor is {tensor.dtype}")
+    return tensor
 
 
 def _event(body: dict[str, Any]) -> Event:
@@ -189,7 +217,7 @@ def simulate(
     recipe: str | Path | Recipe = "f32",
     steps: int = 1,
     teacher: Run | None = None,
-    taps: Sequence[str] = ("*.out",),
+    taps: str | Sequence[str] = ("*.out",),
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Run:
@@ -206,7 +234,7 @@ def simulate(
     opened = model if isinstance(model, Model) else open_model(model, progress)
     chosen = recipe_of(recipe)
     prompt_tokens, forced, steps = _what_to_feed(opened, prompt, tokens, steps, teacher)
-    trace = Trace((*taps, LOGITS))
+    trace = Trace((*((taps,) if isinstance(taps, str) else taps), LOGITS))
     step = None if progress is None else lambda done, total: progress(chosen.name, done, total)
     logits, generated, fed = decode(
         StoredWeights(opened.weights, chosen), prompt_tokens, chosen, steps,
@@ -239,11 +267,11 @@ def _what_to_feed(
     """The prompt's ids, the tokens that a teacher feeds, and the number of steps."""
     if prompt is not None and tokens is not None:
         raise TokenError("Give the prompt as a text or as token ids, not both.")
-    if steps < 0:
-        raise TokenError(f"steps is {steps}: a run has 0 or more steps.")
-    ids = [int(t) for t in tokens] if tokens is not None else None
+    if not isinstance(steps, int) or steps < 0:
+        raise TokenError(f"steps is {steps!r}: a run has 0 or more steps.")
+    ids = None if tokens is None else _one_sequence(tokens, model)
     if ids is None and not (prompt is None and teacher is not None):
-        ids = model.encode(DEFAULT_PROMPT if prompt is None else prompt)
+        ids = _one_sequence(model.encode(DEFAULT_PROMPT if prompt is None else prompt), model)
     if teacher is not None:
         if ids is not None and tuple(ids) not in (teacher.prompt_tokens, teacher.tokens):
             raise TokenError(
@@ -251,8 +279,16 @@ def _what_to_feed(
             )
         return list(teacher.prompt_tokens), teacher.generated, teacher.steps
     assert ids is not None
-    checked_tokens(ids, model.config)
     return ids, None, steps
+
+
+def _one_sequence(tokens: Sequence[int], model: Model) -> list[int]:
+    """The ids as a list. Raises TokenError where they are none of the model's, or several sequences."""
+    rows = checked_tokens(tokens, model.config)
+    if np.ndim(tokens) != 1:
+        raise TokenError(f"A run takes one sequence of token ids; found an array of shape {np.shape(tokens)}.")
+    ids: list[int] = rows[0].tolist()
+    return ids
 
 
 def _pieces(model: Model, tokens: set[int]) -> dict[int, str]:

@@ -49,6 +49,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype("?"),
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+NAMED_DTYPES = frozenset(_NAMES)
 
 
 @dataclass(frozen=True)

@@ -324,7 +324,9 @@ def round_sum(
 
     A sum that is exactly zero is +0, and in toward_negative -0 unless both terms are +0 (IEEE 754-2019, section 6.3).
     """
-    rounded = round_pair(*two_sum(x, y), fmt, mode, overflow=overflow, subnormals=subnormals)
+    with np.errstate(invalid="ignore"):  # the error of an infinite sum is NaN; round_pair does not look at it
+        pair = two_sum(x, y)
+    rounded = round_pair(*pair, fmt, mode, overflow=overflow, subnormals=subnormals)
     if mode != "toward_negative":
         return rounded
     is_both_positive = (x == 0) & (y == 0) & ~np.signbit(x) & ~np.signbit(y)
