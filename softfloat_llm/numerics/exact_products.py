@@ -22,6 +22,7 @@ from softfloat_llm.numerics.rounding import round_pair, to_odd_pair, two_sum
 
 _ROWS = 64  # of a in a tile
 _WIDENED = 1 << 20  # elements of b in a tile, in float64
+_SLICE = 4  # products of a few rows of a take as long as one slice of b (benchmarks/bench_matmul.py, exact)
 _ONE_BY_ONE = 1 << 16  # terms that the evident form takes at once
 _LARGEST_INIT = 2.0**1000  # beyond it, sums of what float64 holds could leave it: the evident form takes those
 
@@ -38,12 +39,19 @@ def matmul(a: Array, b: Array, at: Precision, *, init: Float64Array | None = Non
     with np.errstate(all="ignore"):
         for n in range(0, b.shape[1], width):
             columns = slice(n, min(n + width, b.shape[1]))
-            right = carried(b[:, columns], "b", at, np.dtype(np.float64))
+            right = _wide(b[:, columns], "b", at)
             for m in range(0, a.shape[0], _ROWS):
                 rows = slice(m, min(m + _ROWS, a.shape[0]))
-                left = carried(a[rows], "a", at, np.dtype(np.float64))
+                left = _wide(a[rows], "a", at)
                 out[rows, columns] = _tile(left, right, at, None if init is None else init[rows, columns])
     return out
+
+
+def _wide(block: Array, name: str, at: Precision) -> Float64Array:
+    """By way of float32, which is the faster one to widen to."""
+    dtype = np.dtype(np.float64 if at.storage is f64 else np.float32)
+    wide: Float64Array = carried(block, name, at, dtype).astype(np.float64, copy=False)
+    return wide
 
 
 def _tile(left: Float64Array, right: Float64Array, at: Precision, init: Float64Array | None) -> Float64Array:
@@ -133,7 +141,7 @@ def _counts(bits_a: int, bits_b: int, budget: int) -> tuple[int, int]:
         width_a = budget - -(-bits_b // count_b)
         if width_a >= 1:
             count_a = max(1, -(-bits_a // width_a))
-            ways.append((count_a * count_b + count_b, count_a, count_b))  # a slice of b takes as long as a product
+            ways.append((count_a * count_b + _SLICE * (count_b - 1), count_a, count_b))
     return min(ways)[1:]
 
 
@@ -186,8 +194,9 @@ def _expansion(parts: list[Float64Array]) -> list[Float64Array]:
     components: list[Float64Array] = []
     for part in parts:
         grown = []
+        high = part
         for component in components:
-            part, low = two_sum(part, component)
+            high, low = two_sum(high, component)
             grown.append(low)
-        components = [*grown, part]
+        components = [*grown, high]
     return components

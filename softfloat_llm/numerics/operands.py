@@ -98,7 +98,7 @@ def _widened(block: Array, dtype: np.dtype[Any]) -> Array:
     """Transposed weights are made contiguous as narrow codes, before they are widened: that halves the bytes moved.
 
     Formats of one byte are looked up in the table of all their codes: 0.9 ns an element, where the casts of ml_dtypes'
-    8-bit types take 10 ns. Float16 takes 0.3 ns by its bits, 1 to 2 ns by a cast (benchmarks/bench_matmul.py, widening).
+    8-bit types take 10 ns. Float16 takes 0.3 ns by its bits, 1 to 2 ns by a cast (benchmarks/bench_matmul.py).
     """
     if dtype == np.float32 and block.dtype == bf16.dtype and _has_even_columns(block.T):
         return _widened_pairs(block.T)
