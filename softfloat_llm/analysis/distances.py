@@ -1,0 +1,146 @@
+"""How far two arrays of values lie apart, element by element: absolute, in ulps of a named format, in whole steps.
+
+Start reading at `difference`. Values of two formats are compared as the real numbers that they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from softfloat_llm.analysis.numbers import about, binade, jsonable
+from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.rounding import round_to, ulp, ulp_distance
+
+Index = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One element of both arrays."""
+
+    index: Index
+    run: float
+    reference: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"index": list(self.index), "run": jsonable(self.run), "reference": jsonable(self.reference)}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a tap of the run differs from that of the reference.
+
+    `max_abs` is the largest |run - reference| (inf where only one of them is finite), `max_ulp` the largest in ulps of
+    the run's format, each in the binade of the reference value, and `max_steps` the most values of the run's format
+    that lie between the run's value and the reference's, rounded to that format (None where one is not finite).
+    """
+
+    tap: str
+    format: Format
+    reference_format: Format
+    shape: tuple[int, ...]
+    count: int
+    """Elements whose bits differ: -0 is not +0, all NaN are one."""
+    first: Pair | None
+    max_abs: float
+    max_abs_at: Pair | None
+    max_ulp: float
+    max_ulp_at: Pair | None
+    max_steps: int | None
+
+    @property
+    def is_identical(self) -> bool:
+        """The same values in the same format."""
+        return self.count == 0 and self.format == self.reference_format
+
+    def __str__(self) -> str:
+        if self.is_identical:
+            return "identical"
+        if self.count == 0:
+            return f"same values ({self.format} against {self.reference_format})"
+        at = self.max_ulp_at.reference if self.max_ulp_at else math.nan
+        where = f" in {binade(at, self.format)}" if math.isfinite(self.max_ulp) else ""
+        return f"differs: {about(self.max_ulp)} {self.format} ulp{where}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON: plain numbers, strings, lists."""
+        return {
+            "tap": self.tap,
+            "format": str(self.format),
+            "reference_format": str(self.reference_format),
+            "shape": list(self.shape),
+            "differing": self.count,
+            "first": self.first and self.first.to_dict(),
+            "max_abs": jsonable(self.max_abs),
+            "max_abs_at": self.max_abs_at and self.max_abs_at.to_dict(),
+            "max_ulp": jsonable(self.max_ulp),
+            "max_ulp_at": self.max_ulp_at and self.max_ulp_at.to_dict(),
+            "max_steps": self.max_steps,
+            "ulp_format": str(self.format),
+        }
+
+
+def difference(tap: str, run: Array, reference: Array, fmt: Format, reference_fmt: Format) -> Difference:
+    """The difference of two arrays of one shape (...), holding values of `fmt` and of `reference_fmt`."""
+    x, y = np.asarray(run).astype(np.float64), np.asarray(reference).astype(np.float64)
+    assert x.shape == y.shape, (tap, x.shape, y.shape)
+    is_other = differs(x, y)
+    apart = absolute(x, y, is_other)
+    in_ulp = ulps(apart, y, fmt)
+    places = np.flatnonzero(is_other)
+    return Difference(
+        tap=tap,
+        format=fmt,
+        reference_format=reference_fmt,
+        shape=x.shape,
+        count=len(places),
+        first=_pair(x, y, int(places[0])) if len(places) else None,
+        max_abs=_largest(apart),
+        max_abs_at=_pair(x, y, int(np.argmax(apart))) if len(places) else None,
+        max_ulp=_largest(in_ulp),
+        max_ulp_at=_pair(x, y, int(np.argmax(in_ulp))) if len(places) else None,
+        max_steps=_steps(x[is_other], y[is_other], fmt),
+    )
+
+
+def differs(x: Float64Array, y: Float64Array) -> Array:
+    """Where the values are not the same: -0 differs from +0, NaN is the same as NaN."""
+    is_same = ((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y))
+    is_other: Array = ~is_same
+    return is_other
+
+
+def absolute(x: Float64Array, y: Float64Array, is_other: Array) -> Float64Array:
+    """|x - y|; inf where they differ and one of them is not finite."""
+    with np.errstate(invalid="ignore"):
+        apart = np.where(np.isfinite(x) & np.isfinite(y), np.abs(x - y), np.inf)
+    return np.where(is_other, apart, 0.0)
+
+
+def ulps(apart: Float64Array, y: Float64Array, fmt: Format) -> Float64Array:
+    """Distances in ulps of the format, each in the binade of y; inf stays inf."""
+    finite = np.where(np.isfinite(y), y, 1.0)
+    in_ulp: Float64Array = apart / np.asarray(ulp(finite, fmt))
+    return in_ulp
+
+
+def _largest(values: Float64Array) -> float:
+    return float(values.max()) if values.size else 0.0
+
+
+def _pair(x: Float64Array, y: Float64Array, place: int) -> Pair:
+    index = tuple(int(i) for i in np.unravel_index(place, x.shape))
+    return Pair(index, float(x[index]), float(y[index]))
+
+
+def _steps(x: Float64Array, y: Float64Array, fmt: Format) -> int | None:
+    """The most values of the format between x and y (...), y rounded to it first. x holds values of the format."""
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return None
+    if x.size == 0:
+        return 0
+    return int(ulp_distance(x, round_to(y, fmt, overflow="saturate"), fmt).max())

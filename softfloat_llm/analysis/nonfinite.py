@@ -1,0 +1,70 @@
+"""Where NaN or an infinity first arose in a run: reported before any distance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from softfloat_llm.analysis.taps import Tap, forward_order, tap_of, visible
+from softfloat_llm.numerics.formats import Array
+from softfloat_llm.trace import Event
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """The first value of a run that is not finite. `story` says from what it arose, where the run recorded that."""
+
+    whose: str
+    tap: Tap
+    index: tuple[int, ...]
+    value: float
+    story: str = ""
+
+    @property
+    def position(self) -> int:
+        return self.index[0]
+
+    def __str__(self) -> str:
+        place = f"{self.tap.name}, position {self.position}, element {list(self.index[1:])}"
+        told = f" ({self.story})" if self.story else ""
+        return f"{_word(self.value)} in the {self.whose}, first at {place}{told}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON: plain numbers, strings, lists."""
+        where = {"position": self.position, "index": list(self.index)}
+        return {"in": self.whose, "value": str(self.value), "story": self.story} | where | self.tap.to_dict()
+
+
+def _word(value: float) -> str:
+    return "NaN" if np.isnan(value) else str(value)
+
+
+def first_nonfinite(whose: str, arrays: Mapping[str, Array], events: tuple[Event, ...]) -> NonFinite | None:
+    """The earliest non-finite value, of the events that the run recorded and of the taps that it kept; or None.
+
+    Scores of keys after their query mean nothing and do not count.
+    """
+    found = [_of_event(whose, event) for event in events[:1]]
+    for tap in forward_order(arrays):
+        if (place := _first_place(tap, arrays[tap.name])) is not None:
+            found.append(NonFinite(whose, tap, place, float(arrays[tap.name][place])))
+            break
+    return min(found, key=lambda one: one.tap.order, default=None)
+
+
+def _of_event(whose: str, event: Event) -> NonFinite:
+    return NonFinite(whose, tap_of(event.tap), event.index, event.value, _story(event))
+
+
+def _story(event: Event) -> str:
+    if event.terms is None:
+        return f"its operands were finite; output {event.format}"
+    return f"its {event.format} sum left the range after {event.terms} of {event.of_terms} terms"
+
+
+def _first_place(tap: Tap, array: Array) -> tuple[int, ...] | None:
+    places = np.flatnonzero(~np.isfinite(visible(tap, array, len(array))))
+    return tuple(int(i) for i in np.unravel_index(places[0], array.shape)) if len(places) else None

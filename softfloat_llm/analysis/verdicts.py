@@ -1,0 +1,103 @@
+"""Did the token change? One verdict a step, with the reference's margin and the run's error on one grid.
+
+A row of logits chooses its largest value, the lowest index among equals. The margin is top1 - top2 of the reference,
+measured in ulps of the run's format at top1: below one ulp, the two may round to the same value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from softfloat_llm.analysis.distances import absolute, differs
+from softfloat_llm.analysis.numbers import jsonable
+from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.rounding import ulp
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a row of logits chooses; `ties` counts the ids that share the largest value. NaN rows choose nothing."""
+
+    token: int | None
+    logit: float
+    ties: int = 1
+    piece: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"token": self.token, "logit": jsonable(self.logit), "ties": self.ties, "piece": self.piece}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One step: what the reference and the run choose. `margin` and `error` are absolute; the ulps are of `format`."""
+
+    step: int
+    position: int
+    reference: Choice
+    run: Choice
+    margin: float
+    margin_ulp: float
+    error: float
+    """The largest |run - reference| of the row."""
+    error_ulp: float
+    format: Format
+
+    @property
+    def is_flip(self) -> bool:
+        """True where the run does not choose the reference's token (a row with NaN chooses none)."""
+        return self.run.token is None or self.reference.token != self.run.token
+
+    @property
+    def words(self) -> str:
+        """`same` or `flip`, with the tie that decided it; or whose row holds NaN."""
+        if self.run.token is None or self.reference.token is None:
+            return f"no token: NaN in the {'run' if self.run.token is None else 'reference'}"
+        word = "flip" if self.is_flip else "same"
+        return f"{word} (tie, lowest id {self.run.token} wins)" if self.run.ties > 1 else word
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON: plain numbers, strings, lists."""
+        return {
+            "step": self.step,
+            "position": self.position,
+            "reference": self.reference.to_dict(),
+            "run": self.run.to_dict(),
+            "margin": jsonable(self.margin),
+            "margin_ulp": jsonable(self.margin_ulp),
+            "error": jsonable(self.error),
+            "error_ulp": jsonable(self.error_ulp),
+            "ulp_format": str(self.format),
+            "is_flip": self.is_flip,
+            "verdict": self.words,
+        }
+
+
+def choice(row: Array) -> Choice:
+    """What a row (V,) chooses."""
+    wide = row.astype(np.float64)
+    if np.isnan(wide).any():
+        return Choice(None, float("nan"))
+    top = float(wide.max())
+    return Choice(int(np.argmax(wide)), top, int(np.count_nonzero(wide == top)))
+
+
+def margin(row: Array) -> float:
+    """top1 - top2 of a row (V,), NaN where it holds NaN or has one value; 0 where the top is shared."""
+    wide: Float64Array = row.astype(np.float64)
+    if len(wide) < 2 or np.isnan(wide).any():
+        return float("nan")
+    second, first = np.partition(wide, -2)[-2:]
+    with np.errstate(invalid="ignore"):
+        return 0.0 if first == second else float(first - second)
+
+
+def verdict(step: int, position: int, run: Array, reference: Array, fmt: Format) -> Verdict:
+    """The verdict on one step. run, reference: rows (V,); `fmt` is the run's format."""
+    wanted, got = choice(reference), choice(run)
+    x, y = run.astype(np.float64), reference.astype(np.float64)
+    unit = float(ulp(wanted.logit, fmt))  # NaN where the reference's top is not finite
+    apart, error = margin(reference), float(absolute(x, y, differs(x, y)).max())
+    return Verdict(step, position, wanted, got, apart, apart / unit, error, error / unit, fmt)

@@ -1,0 +1,64 @@
+"""The lines and tables that several answers share: a recipe in one line, Markdown and HTML tables."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from softfloat_llm.recipe import Recipe, recipe_names
+
+LABEL_WIDTH = 9
+SHOWN_SETTINGS = 4
+
+
+def labelled(label: str, text: str) -> str:
+    """`label    text`, further lines of the text below its first."""
+    return f"{label:<{LABEL_WIDTH}}" + text.replace("\n", "\n" + " " * LABEL_WIDTH)
+
+
+def recipe_line(recipe: Recipe) -> str:
+    """The stages of the matrix products, JAX's name for them, and what other sites have of their own.
+
+    >>> print(recipe_line(Recipe(storage="bf16")))
+    storage bf16 · product exact · acc f32 · output bf16 · order seq   (BF16_BF16_F32)
+    """
+    head = recipe.at("lm_head").precision
+    name = f"{recipe.name}: " if recipe.name in recipe_names() else ""
+    line = name + " · ".join(f"{key} {word}" for key, word in head.items())
+    line += f"   ({head.jax_name})" if head.jax_name else ""
+    apart = recipe.difference()
+    if not apart:
+        return line
+    more = f" and {len(apart) - SHOWN_SETTINGS} more" if len(apart) > SHOWN_SETTINGS else ""
+    return f"{line}\nbut {' '.join(apart[:SHOWN_SETTINGS])}{more}"
+
+
+def token_words(piece: str, token: int | None) -> str:
+    """A token as people read it: its text in quotes, or its id where there is none."""
+    if token is None:
+        return "none"
+    return repr(piece) if piece and piece != f"<{token}>" else f"<{token}>"
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A Markdown table whose columns line up in plain text too. `right`: the columns that are aligned to the right."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(header))]
+    lines = [
+        [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        for row in cells
+    ]
+    bar = "|" + "|".join(_rule(w, i in right) for i, w in enumerate(widths)) + "|"
+    body = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([body[0], bar, *body[1:]])
+
+
+def _rule(width: int, is_right: bool) -> str:
+    return "-" * (width + 1) + (":" if is_right else "-")
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same table as HTML, every cell escaped."""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
