@@ -22,6 +22,7 @@ from softfloat_llm.numerics.rounding import round_pair, to_odd_pair, two_sum
 
 _ROWS = 64  # of a in a tile
 _WIDENED = 1 << 20  # elements of b in a tile, in float64
+_SUMS = 1 << 17  # in a tile: each has a few parts and temporaries in float64
 _SLICE = 4  # products of a few rows of a take as long as one slice of b (benchmarks/bench_matmul.py, exact)
 _ONE_BY_ONE = 1 << 16  # terms that the evident form takes at once
 _LARGEST_INIT = 2.0**1000  # beyond it, sums of what float64 holds could leave it: the evident form takes those
@@ -35,7 +36,7 @@ def matmul(a: Array, b: Array, at: Precision, *, init: Float64Array | None = Non
     is summed on its own by `accumulate.exact_sum`, slowly). **Raises** FormatError as `operands.operand` does.
     """
     out = np.empty((a.shape[0], b.shape[1]))
-    width = max(64, _WIDENED // max(1, b.shape[0]))
+    width = max(64, min(_WIDENED // max(1, b.shape[0]), _SUMS // max(1, min(a.shape[0], _ROWS))))
     with np.errstate(all="ignore"):
         for n in range(0, b.shape[1], width):
             columns = slice(n, min(n + width, b.shape[1]))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow
 from softfloat_llm.numerics.formats import Array, Format, decode, format_of
@@ -78,7 +79,9 @@ def assert_same_bits(found: Array, expected: Array, what: Any = "") -> None:
     found = found.astype(np.float64)
     is_same = (found.view(np.int64) == expected.view(np.int64)) | (np.isnan(found) & np.isnan(expected))
     where = np.argwhere(~is_same)
-    assert is_same.all(), f"{what}: {len(where)} of {is_same.size} differ, first {found[~is_same][0].hex()} at {where[0]}, expected {expected[~is_same][0].hex()}"
+    if len(where):
+        first, wanted = float(found[~is_same][0]).hex(), float(expected[~is_same][0]).hex()
+        pytest.fail(f"{what}: {len(where)} of {is_same.size} differ, at {where[0]} {first}, expected {wanted}")
 
 
 def rng_of(*key: Any) -> np.random.Generator:
@@ -160,7 +163,8 @@ def test_fast_form_equals_its_twin_in_every_shape_and_with_initial_values(name: 
         init = finite_code(rng, (m, n), at.acc.format).astype(np.float64)
         for order in ("seq", "pairwise", "split-k:2:bf16"):
             with_order = at_of(FAST[name][0], order)
-            assert_same_bits(kernels.matmul(a, b, with_order, init=init), twin(a, b, with_order, init), (m, k, n, order))
+            found = kernels.matmul(a, b, with_order, init=init)
+            assert_same_bits(found, twin(a, b, with_order, init), (m, k, n, order))
 
 
 EXACT_TEXTS = [
@@ -196,3 +200,146 @@ def test_exact_sums_equal_the_one_by_one_form(text: str, make: Any) -> None:
         init = everyday(rng, (5, 9), format_of("f32")).astype(np.float64)
         init[0, :3] = np.inf, -0.0, 1e300
         assert_same_bits(kernels.matmul(a, b, at, init=init), twin(a, b, at, init), (text, k, "init"))
+
+
+# --- cases that random data hardly meets ----------------------------------------------------------------------------
+
+
+def tied_factors(bits: int) -> list[tuple[float, float]]:
+    """Pairs of significands of `bits` bits whose product lies in the middle of two others."""
+    values = range(1 << (bits - 1), 1 << bits)
+    low = 1 << (bits - 1)  # of a product of 2 * bits - 1 bits, bits - 1 are cut
+    ties = ((x, y) for x in values for y in values if x * y < 1 << (2 * bits - 1) and x * y % low == low // 2)
+    return [(float(x), float(y)) for x, y in itertools.islice(ties, 8)]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_trifle_in_a_bf16_accumulator_decides_a_tie_far_above_it(sign: float) -> None:
+    """2^-100 lies beyond float64's reach of a product of 2^15, and still decides where its middle goes."""
+    at = at_of("bf16,acc=bf16")
+    for x, y in tied_factors(8):
+        a = np.array([[2.0**-50, x]], at.storage.dtype)
+        b = np.array([[sign * 2.0**-50], [y]], at.storage.dtype)
+        with_trifle = kernels.matmul(a, b, at)
+        assert_same_bits(with_trifle, twin(a, b, at), (x, y))
+        assert (with_trifle > x * y) == (sign > 0)
+
+
+@pytest.mark.parametrize("text", ["bf16,acc=bf16", "f16,acc=f16", "f32,acc=bf16,product=f32", "e5m2,acc=e5m2"])
+def test_a_sum_that_underflowed_keeps_its_sign_among_zeros(text: str) -> None:
+    """-tiny rounds to -0; -0 + -0 = -0, but -0 + 0 = +0. Zeros are exact ones and underflowed products."""
+    at = at_of(text)
+    least = at.storage.smallest_subnormal
+    rng = rng_of(text)
+    for _ in range(20):
+        a = rng.choice([least, -least, 0.0, -0.0], (5, 7), p=[0.2, 0.2, 0.1, 0.5]).astype(at.storage.dtype)
+        b = rng.choice([least, 0.0, 2.0 ** -(at.storage.bits // 2)], (7, 9)).astype(at.storage.dtype)
+        assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at), text)
+
+
+def test_a_product_that_underflows_to_minus_zero_meets_a_sum_that_is_minus_zero() -> None:
+    at = at_of("f32,acc=bf16,product=f32")
+    a, b = np.array([[-(2.0**-70), -(2.0**-100)]], np.float32), np.array([[2.0**-70], [2.0**-100]], np.float32)
+    found = kernels.matmul(a, b, at)
+    assert_same_bits(found, twin(a, b, at))
+    assert np.signbit(found).all()
+
+
+def test_an_f32_fma_decides_ties_that_float64_cannot_see() -> None:
+    """acc = 1 + 2^-23 after the first term; the next product is half an ulp, 2^-47 of it more or less."""
+    at = at_of("f32,acc=f32")
+    for factor in (1 + 2.0**-23, 1 - 2.0**-24, 1 + 2.0**-12, 1.0):
+        for scale in (1.0, 2.0**-100, 2.0**60):
+            a = np.array([[1 + 2.0**-23, factor], [1.0, factor]], np.float32)
+            b = np.array([[scale], [scale * 2.0**-24 * (1 - (factor - 1))]], np.float32)
+            assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at), (factor, scale))
+
+
+def test_f32_sums_below_the_normal_range_are_rounded_once() -> None:
+    """Products below 2^-130 beside sums below 2^-126: the exact sum has more bits than float64 there."""
+    at = at_of("f32,acc=f32")
+    rng = rng_of("subnormal fma")
+    scales = 2.0 ** rng.choice([-76.0, -70.0, -64.0, -63.0], (64, 1))
+    a = (rng.standard_normal((8, 64)) * scales.T).astype(np.float32)
+    b = (rng.choice([1.0, -1.0, 0.5, 1 + 2.0**-23, 1 + 2.0**-12], (64, 16)) * scales).astype(np.float32)
+    assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at))
+
+
+@pytest.mark.parametrize("text", ["bf16,acc=f32,subnormals=ftz+daz", "f32,acc=f32,product=f32,subnormals=ftz+daz"])
+def test_flushing_is_seen_just_where_sums_reach_the_normal_range(text: str) -> None:
+    at = at_of(text)
+    rng = rng_of(text)
+    for exponent in range(-72, -44, 2):
+        a, b = (round_to(rng.standard_normal(shape) * 2.0**exponent, at.storage) for shape in ((5, 33), (33, 9)))
+        assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at), exponent)
+
+
+def test_an_f16_sum_that_overflowed_does_not_come_back() -> None:
+    """65504 + 16 is the middle, which goes to infinity; so does its mirror, and -32 afterwards finds an infinity."""
+    at = at_of("f16,acc=f16")
+    for last in (15.0, 16.0, 17.0, 32.0):
+        for sign in (1.0, -1.0):
+            a = np.array([[65504.0, last, -32.0, -65504.0]], np.float16) * np.float16(sign)
+            b = np.ones((4, 3), np.float16)
+            found = kernels.matmul(a, b, at)
+            assert_same_bits(found, twin(a, b, at), (last, sign))
+            assert np.isinf(found).all() == (last >= 16.0)
+
+
+# --- inputs, memory, workers ----------------------------------------------------------------------------------------
+
+EVERY_PATH = ["f16,acc=f32", "bf16,acc=f32", "f32,acc=f32", "f16,acc=f16", "f16,acc=f32+kahan", "bf16,acc=exact"]
+
+
+@pytest.mark.parametrize("text", EVERY_PATH)
+def test_inputs_may_be_read_only_views_and_are_not_changed(text: str) -> None:
+    at = at_of(text)
+    rng = rng_of(text)
+    a, b = everyday(rng, (10, 66), at.storage)[::2, ::2], everyday(rng, (24, 33), at.storage).T
+    init = np.broadcast_to(np.arange(24.0), (5, 24))
+    kept = [x.copy() for x in (a, b)]
+    for x in (a, b):
+        x.flags.writeable = False
+    expected = twin(np.ascontiguousarray(a), np.ascontiguousarray(b), at, init)
+    assert_same_bits(kernels.matmul(a, b, at, init=init), expected)
+    assert_same_bits(kernels.matmul(a[:, ::-1], b[::-1], at), twin(a[:, ::-1], b[::-1], at))
+    for x, before in zip((a, b), kept, strict=True):
+        assert x.tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("text", EVERY_PATH)
+def test_operands_of_another_dtype_are_checked_and_give_the_same_bits(text: str) -> None:
+    at = at_of(text)
+    rng = rng_of(text, "dtype")
+    a, b = everyday(rng, (3, 20), at.storage), everyday(rng, (20, 70), at.storage)
+    expected = twin(a, b, at)
+    assert_same_bits(kernels.matmul(a.astype(np.float64), b.astype(np.float64), at), expected)
+    wrong = b.astype(np.float64)
+    wrong[19, 69] = 1.0 + 2.0**-40
+    with pytest.raises(FormatError, match=r"Operand b has the value 1\.0000000000009095"):
+        kernels.matmul(a, wrong, at)
+
+
+@pytest.mark.parametrize("text", EVERY_PATH)
+def test_workers_and_tiles_do_not_change_a_bit(text: str) -> None:
+    at = at_of(text, "blocked:16 > lanes:2")
+    rng = rng_of(text, "workers")
+    a, b = everyday(rng, (20, 40), at.storage), everyday(rng, (2100, 40), at.storage).T
+    whole = kernels.matmul(a, b, at)
+    for workers in (2, 3):
+        assert kernels.matmul(a, b, at, workers=workers).tobytes() == whole.tobytes()
+    parts = [[kernels.matmul(rows, b[:, n : n + 77], at) for n in range(0, 2100, 77)] for rows in (a[:1], a[1:])]
+    assert np.block(parts).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("text", EVERY_PATH)
+def test_the_extra_memory_is_a_few_tiles(text: str) -> None:
+    """32 MiB at most, where all products would take 256 MiB and the weights in float64 alone 32."""
+    at = at_of(text)
+    a, b = np.ones((8, 64), at.storage.dtype), np.ones((65536, 64), at.storage.dtype).T
+    tracemalloc.start()
+    try:
+        out = kernels.matmul(a, b, at)
+        assert tracemalloc.get_traced_memory()[1] - out.nbytes < 32 << 20
+    finally:
+        tracemalloc.stop()
