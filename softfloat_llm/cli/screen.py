@@ -29,7 +29,7 @@ def show(text: str) -> None:
 def show_json(verb: str, body: Mapping[str, Any]) -> None:
     """Print one JSON object of the verb's schema, keys sorted."""
     whole = {**body, "schema": f"softfloat-llm/{verb}/1"}
-    show(json.dumps(whole, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False))
+    show(json.dumps(whole, sort_keys=True, ensure_ascii=False, allow_nan=False))
 
 
 def say(text: str) -> None:
