@@ -22,8 +22,8 @@ PLAIN = ["f32", "bf16", "f16"]
 MORE = [
     "f32,acc=f16", "f16,acc=f16", "f32,order=lanes:8", "bf16,order=lanes:8", "f16,acc=f16,order=lanes:8",
     "bf16,order=blocked:32 > lanes:2", "f16,*.acc=f16,*.order=blocked:4 > lanes:2", "bf16,*.order=reverse",
-    "bf16,product=bf16,acc=bf16", "bf16,attn.pv.acc=f32+neumaier", "bf16,attn.pv.acc=bf16+kahan,attn.softmax.acc=bf16+kahan", 
-    "f16,attn.pv.rounding=toward_negative",
+    "bf16,product=bf16,acc=bf16", "bf16,attn.pv.acc=f32+neumaier", "f16,attn.pv.rounding=toward_negative",
+    "bf16,attn.pv.acc=bf16+kahan,attn.softmax.acc=bf16+kahan",
     "bf16,kv=e4m3fn", "storage=tf32", "storage=e5m7,acc=e5m7", "storage=e4m3fn", "transformers-eager",
     "candle-cpu-f16",
 ]  # fmt: skip
