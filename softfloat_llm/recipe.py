@@ -18,7 +18,7 @@ from typing import Any
 
 from softfloat_llm.conditions import Condition
 from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest
-from softfloat_llm.numerics.formats import Format, format_of
+from softfloat_llm.numerics.formats import Format, f32, format_of
 from softfloat_llm.numerics.precision import Precision, precision_of, precision_of_keys
 from softfloat_llm.sites import MODE_KEYS, SITES, Site, select, specificity
 
@@ -265,6 +265,8 @@ def _site_spec(site: Site, settings: Mapping[str, Setting], rules: tuple[Setting
         for key in ("storage", "output", "compute"):
             _refuse_f64(key, words.get(key))
         compute = format_of(words.get("compute", "f32"))
+        if options.get("exp", "correct") != "correct" and compute != f32:
+            raise RecipeError(f"exp={options['exp']!r} is made of float32 steps: compute must be f32, not {compute}.")
         spec = SiteSpec(site.name, _precision(site, words, compute), compute, options, settings, rules)
     except WordError as error:
         raise type(error)(f"At site {site.name!r}: {error}") from None

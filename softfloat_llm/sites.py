@@ -38,6 +38,8 @@ class Site:
 _NORM_FORMS = {"form": ("round-then-weight", "weight-then-round"), "root": ("rsqrt", "one-over-sqrt")}
 _REDUCTION = (*SUM_KEYS, "compute")
 _ELEMENTWISE = ("storage", "output")
+_EXPONENTIALS = {"exp": ("correct", "sleef-u10", "flash-u20", "vector-u20")}
+_SOFTMAX_FORMS = {"form": ("divide", "reciprocal"), "normalise": ("before", "after"), **_EXPONENTIALS}
 
 SITES: dict[str, Site] = {
     site.name: site
@@ -53,14 +55,14 @@ SITES: dict[str, Site] = {
         Site("kv.v", "values as the cache stores them", ("storage",)),
         Site("attn.scores", "q k^T", SUM_KEYS),
         Site("attn.scale", "scores times head_dim^-1/2", (*_ELEMENTWISE, "compute")),
-        Site("attn.softmax", "probabilities", _REDUCTION, {"form": ("divide", "reciprocal")}),
+        Site("attn.softmax", "probabilities", _REDUCTION, _SOFTMAX_FORMS),
         Site("attn.pv", "probabilities times values", SUM_KEYS),
         Site("attn.o_proj", "attention output: x Wo^T", SUM_KEYS),
         Site("attn.residual", "residual stream + attention", _ELEMENTWISE),
         Site("norm.post_attention", "RMSNorm before the mlp", _REDUCTION, _NORM_FORMS),
         Site("mlp.gate_proj", "gate: x Wg^T", SUM_KEYS),
         Site("mlp.up_proj", "up: x Wu^T", SUM_KEYS),
-        Site("mlp.act", "silu(gate) = gate / (1 + exp(-gate))", (*_ELEMENTWISE, "compute")),
+        Site("mlp.act", "silu(gate) = gate / (1 + exp(-gate))", (*_ELEMENTWISE, "compute"), _EXPONENTIALS),
         Site("mlp.act_mul", "silu(gate) times up", _ELEMENTWISE),
         Site("mlp.down_proj", "x Wd^T", SUM_KEYS),
         Site("mlp.residual", "residual stream + mlp", _ELEMENTWISE),

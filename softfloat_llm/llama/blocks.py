@@ -13,6 +13,7 @@ import numpy as np
 
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.accumulate import arithmetic_of, terms_until_nonfinite
+from softfloat_llm.numerics.engine_functions import EXPONENTIALS
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Precision
@@ -72,7 +73,7 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
     **Rounds:** x to the storage; then as `reduce.matmul`. A bias is added to the accumulator, in its format, before the
     rounding to the output.
     """
-    at = spec.precision
+    at = spec.shaped(M=x.shape[0], N=weight.shape[0], K=weight.shape[1]).precision
     entered = _entered(x, spec)
     acc, out = reduce.matmul_stages(entered, weight.T, at, workers=workers)
     if bias is not None:
@@ -82,7 +83,7 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
         row, column = index
         return terms_left(entered[row], weight[column], at)
 
-    return Taps(entered, acc, out, terms)
+    return Taps(entered, acc, out, terms, acc_format=at.acc.format)
 
 
 def _with_bias(acc: Array, bias: Array, at: Precision) -> reduce.Stages:
@@ -97,7 +98,9 @@ def terms_left(a: Array, b: Array, at: Precision) -> tuple[int, int]:
     if at.acc.format is None:
         return n, n
     products = rounded_product(widen(a), widen(b), at)
-    return terms_until_nonfinite(at.order.tree(n).program(), lambda k: products[k], arithmetic_of(at.acc, at), n), n
+    with np.errstate(all="ignore"):
+        count = terms_until_nonfinite(at.order.tree(n).program(), lambda k: products[k], arithmetic_of(at.acc, at), n)
+    return count, n
 
 
 # --- norm -------------------------------------------------------------------------------------------------------------
@@ -110,6 +113,7 @@ def rms_norm(x: Array, weight: Array, spec: SiteSpec, eps: float) -> Taps:
     reciprocal root (one rounding, or two with root=one-over-sqrt), x times it. Then form=round-then-weight: to the
     output, and again after the weight; weight-then-round: times the weight in `compute`, then once to the output.
     """
+    spec = spec.shaped(M=x.shape[0], K=x.shape[1])
     c, at = spec.compute, spec.precision
     entered, scale = _entered(x, spec), _entered(weight, spec)
     inner = at.with_output(c)
@@ -168,6 +172,7 @@ def scores(q: Array, k: Array, spec: SiteSpec) -> Taps:
     Query t stands at S - T + t; the scores of later keys are `HIDDEN`.
     **Rounds:** q and k to the storage; then as `reduce.matmul`.
     """
+    spec = spec.shaped(M=q.shape[0], N=k.shape[0], K=q.shape[2], B=q.shape[1])
     taps = _grouped(_entered(q, spec), _entered(k, spec).transpose(1, 2, 0), spec)
     assert taps.acc is not None
     acc_format = spec.precision.acc.format or spec.output
@@ -175,16 +180,29 @@ def scores(q: Array, k: Array, spec: SiteSpec) -> Taps:
     return taps._replace(acc=_masked(taps.acc, acc_format), out=_masked(taps.out, spec.output), fills=fills)
 
 
-def weighted_values(p: Array, v: Array, spec: SiteSpec) -> Taps:
+def weighted_values(p: Array, v: Array, spec: SiteSpec, *, factor: Array | None = None) -> Taps:
     """Probabilities times values. p (T, H, S), v (S, G, C); the result (T, H, C).
 
-    A key that a query does not see adds a term of 0, or no term where that would move the sum.
-    **Rounds:** p and v to the storage; then as `reduce.matmul`.
+    A key that a query does not see adds a term of 0, or no term where that would move the sum. `factor` (T, H) is for
+    probabilities that are not normalised yet: the reciprocals of their sums.
+    **Rounds:** p and v to the storage; then as `reduce.matmul`. The accumulator times a factor is rounded to the
+    accumulator's format before the rounding to the output.
     """
-    left, right = _entered(p, spec), _entered(v, spec)
+    spec = spec.shaped(M=p.shape[0], N=v.shape[2], K=p.shape[2], B=p.shape[1])
+    at = spec.precision
+    taps = _over_seen_keys(_entered(p, spec), _entered(v, spec), spec)._replace(fills=(0.0, None, None))
+    if factor is None:
+        return taps
+    assert taps.acc is not None
+    normalised = round_wide(widen(taps.acc) * widen(factor)[..., None], at.acc.format or spec.output, at.rounding.acc)
+    return taps._replace(out=reduce.rounded_output(normalised, at).out)
+
+
+def _over_seen_keys(left: Array, right: Array, spec: SiteSpec) -> Taps:
+    """left (T, H, S) times right (S, G, C), each query over its own keys where more terms would change its sum."""
     is_moved, is_finite = _is_moved_by_zeros(spec.precision), bool(np.isfinite(right).all())
     if is_finite and not is_moved:
-        return _grouped(left, right.transpose(1, 0, 2), spec)._replace(fills=(0.0, None, None))
+        return _grouped(left, right.transpose(1, 0, 2), spec)
     positions, _, length = left.shape
     parts = []
     for t in range(positions):
@@ -200,7 +218,7 @@ def weighted_values(p: Array, v: Array, spec: SiteSpec) -> Taps:
         return tell((0, *index[1:]))
 
     acc, out = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
-    return Taps(left, acc, out, terms, fills=(0.0, None, None))
+    return Taps(left, acc, out, terms, acc_format=spec.precision.acc.format)
 
 
 def _is_moved_by_zeros(at: Precision) -> bool:
@@ -225,7 +243,7 @@ def _grouped(left: Array, right: Array, spec: SiteSpec) -> Taps:
         position, head, column = index
         return terms_left(left[position, head], right[head // share][:, column], at)
 
-    return Taps(left, acc, out, terms)
+    return Taps(left, acc, out, terms, acc_format=at.acc.format)
 
 
 def scale(x: Array, factor: float, spec: SiteSpec) -> Taps:
@@ -246,28 +264,38 @@ def _masked(x: Array, fmt: Format) -> Array:
     return np.where(is_hidden(x.shape[0], x.shape[-1]), np.array(hidden_in(fmt), x.dtype), x)
 
 
-def softmax(x: Array, spec: SiteSpec) -> Taps:
+def softmax(x: Array, spec: SiteSpec) -> tuple[Taps, Array | None]:
     """exp(x - max) / sum of it, over the last axis. x (T, H, S), `HIDDEN` where not seen; the result (T, H, S).
 
-    **Rounds:** to `compute`: x - max, its exponential (correctly rounded), the sum, and the division (or, with
-    form=reciprocal, 1/sum and the product with it). Terms enter the sum as rounded to `product`; the sum is made in
-    `acc` and `order`. Last, to the output.
+    With normalise=after the result is not divided yet: then the second value is 1/sum (T, H), else None.
+    **Rounds:** to `compute`: x - max, its exponential (exp=correct: correctly rounded), the sum, and the division (or,
+    with form=reciprocal, 1/sum and the product with it). Terms enter the sum as rounded to `product`; the sum is made
+    in `acc` and `order`. Last, to the output.
     """
+    spec = spec.shaped(M=x.shape[0], N=x.shape[1], K=x.shape[2])
     c, at = spec.compute, spec.precision
     entered = _masked(_entered(x, spec), spec.storage)
     wide = np.where(is_hidden(x.shape[0], x.shape[-1]), HIDDEN, widen(entered))
     with np.errstate(invalid="ignore"):
         lowered = round_wide(wide - wide.max(axis=-1, keepdims=True), c)
-    terms = functions.exp_wide(lowered, c)
+    terms = exponential(lowered, spec)
     acc, total = _sums_of_seen(_as_terms(terms, at), at.with_storage(at.product or c).with_output(c))
+    acc_format = at.acc.format or c
+    taps = Taps(entered, acc, entered, fills=(hidden_in(spec.storage), None, 0.0), acc_format=acc_format)
+    if spec.options["normalise"] == "after":
+        return taps._replace(out=_out(terms, spec)), ops.div(1.0, widen(total), c)
     denominator = widen(total)[..., None]
     if spec.options["form"] == "reciprocal":
         quotient = round_wide(terms * widen(ops.div(1.0, denominator, c)), c)
     else:
         quotient = widen(ops.div(terms, denominator, c))
-    acc_format = c if at.acc.format is None else None
-    fills = (hidden_in(spec.storage), None, 0.0)
-    return Taps(entered, acc, _out(quotient, spec), fills=fills, acc_format=acc_format)
+    return taps._replace(out=_out(quotient, spec)), None
+
+
+def exponential(x: Float64Array, spec: SiteSpec) -> Float64Array:
+    """e^x (...) in `compute`: correctly rounded, or as the engine that the option `exp` names has it."""
+    name = spec.options["exp"]
+    return functions.exp_wide(x, spec.compute) if name == "correct" else EXPONENTIALS[name](x)
 
 
 def _sums_of_seen(terms: Array, at: Precision) -> reduce.Stages:
@@ -292,12 +320,13 @@ def _as_terms(terms: Float64Array, at: Precision) -> Array:
 def silu(gate: Array, spec: SiteSpec) -> Taps:
     """gate / (1 + exp(-gate)). gate (T, F); the result (T, F).
 
-    **Rounds:** to `compute`: the exponential (correctly rounded), 1 + it, the quotient; then once to the output.
+    **Rounds:** to `compute`: the exponential (exp=correct: correctly rounded), 1 + it, the quotient; then once to the
+    output.
     """
     c = spec.compute
     entered = _entered(gate, spec)
     wide = widen(entered)
-    denominator = ops.add(1.0, functions.exp_wide(-wide, c), c)
+    denominator = ops.add(1.0, exponential(-wide, spec), c)
     return Taps(entered, None, _out(widen(ops.div(wide, widen(denominator), c)), spec))
 
 

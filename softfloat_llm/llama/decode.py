@@ -21,7 +21,8 @@ def argmax(row: Array, trace: Trace | None = None) -> int:
     """
     if np.isnan(row).any():
         first = f" It began here: {trace.events[0]}." if trace and trace.events else ""
-        raise NonFiniteError(f"The logits hold {np.count_nonzero(np.isnan(row))} NaN, so no token can be chosen.{first}")
+        count = np.count_nonzero(np.isnan(row))
+        raise NonFiniteError(f"The logits hold {count} NaN, so no token can be chosen.{first}")
     return int(np.argmax(row))
 
 

@@ -110,8 +110,9 @@ def _attention(q: Array, layer: int, cache: KVCache, recipe: Recipe, see: _Recor
             continue
         s = see("attn.scores", blocks.scores(q[row, skipped:], keys[row, pad:], at("attn.scores")), row)  # (T, H, S)
         s = see("attn.scale", blocks.scale(s, size**-0.5, at("attn.scale")), row)
-        p = see("attn.softmax", blocks.softmax(s, at("attn.softmax")), row)  # (T, H, S)
-        o = see("attn.pv", blocks.weighted_values(p, values[row, pad:], at("attn.pv")), row)  # (T, H, C)
+        taps, factor = blocks.softmax(s, at("attn.softmax"))
+        p = see("attn.softmax", taps, row)  # (T, H, S)
+        o = see("attn.pv", blocks.weighted_values(p, values[row, pad:], at("attn.pv"), factor=factor), row)  # (T, H, C)
         out[row, skipped:] = o.reshape(queries, -1)
     return out.reshape(batch * length, heads * size)
 

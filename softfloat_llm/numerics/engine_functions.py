@@ -16,6 +16,7 @@ from softfloat_llm.numerics.rounding import round_sum, round_wide
 
 _LOG2E = float(np.float32(1.4426950408889634))
 _LN2 = float(np.float32(0.6931471805599453))
+_FAR = 128.0  # beyond what each function overflows and underflows at, which is put right at its end
 
 
 def _f32(x: Float64Array) -> Float64Array:
@@ -42,8 +43,9 @@ def sleef_exp_u10(x: Float64Array) -> Float64Array:
     q = rint(x log2 e), s = x - q ln 2 in two fma, a polynomial of degree 5 in s, r = 1 + fma(s^2, u, s), times 2^q.
     **Source:** Sleef 3, sleefsimdsp.c, xexpf; equal to PyTorch 2.13 on the CPU where it was tried.
     """
-    q = np.rint(_f32(x * _LOG2E))
-    s = _fma(q, -0.693145751953125, x)
+    inner = np.clip(x, -_FAR, _FAR)
+    q = np.rint(_f32(inner * _LOG2E))
+    s = _fma(q, -0.693145751953125, inner)
     s = _fma(q, float(np.float32(-1.428606765330187045e-06)), s)
     u = _horner(
         s,
@@ -68,7 +70,7 @@ def flash_exp_u20(x: Float64Array) -> Float64Array:
     Relative error 1.1e-4. Used by the CPU flash attention for half formats on whole vectors of 16.
     **Source:** PyTorch 2.13, vec512_float.h; equal to it on the CPU where it was tried.
     """
-    y = _f32(x * _LOG2E)
+    y = _f32(np.clip(x, -_FAR, _FAR) * _LOG2E)
     fraction = _f32(y - np.floor(y))
     c = _horner(fraction, (-0.0792042402, -0.2243383648, 0.3035426050, 0.000107034349))
     bits = _fma(2.0**23, _f32(y - c), 127.0 * 2.0**23)
@@ -83,8 +85,9 @@ def vector_exp_u20(x: Float64Array) -> Float64Array:
     n = floor(fma(x, log2 e, 1/2)), r = x - n ln 2, Horner, times 2^(n - 1), times 2.
     **Source:** PyTorch 2.13, vec512_float.h; equal to it on the CPU where it was tried.
     """
-    n = np.floor(_fma(x, _LOG2E, 0.5))
-    r = _fma(-n, _LN2, x)
+    inner = np.clip(x, -_FAR, _FAR)
+    n = np.floor(_fma(inner, _LOG2E, 0.5))
+    r = _fma(-n, _LN2, inner)
     u = _horner(r, (0.00828929059, 0.0418978221, 0.166676521, 0.499991506, 0.999999701, 1.0))
     scaled = _f32(_f32(_scaled(u, n - 1)) * 2.0)
     return np.where(np.isnan(x), np.nan, np.where(x < -87.3365, 0.0, np.where(x > 88.7228, np.inf, scaled)))
