@@ -67,13 +67,16 @@ def run(arguments: list[str]) -> int:
     """Run the program and give its exit code; failures are told on stderr."""
     is_verbose = any(word in ("-v", "--verbose") for word in arguments)
     try:
-        return app(args=arguments, prog_name=PROGRAM, standalone_mode=False) or OK
+        code = app(args=arguments, prog_name=PROGRAM, standalone_mode=False) or OK
+        return _tell_interruption() if code == INTERRUPTED else int(code)  # newer versions of typer give 130 back
+    except (KeyboardInterrupt, typer.Abort):  # older ones raise
+        return _tell_interruption()
     except BrokenPipeError:
         silence_stdout()
         return OK
-    except (KeyboardInterrupt, typer.Abort):
-        say("Interrupted; nothing half-written stays behind.")
-        return INTERRUPTED
+    except SystemExit as end:  # rich ends so where the reader of a help page has gone away
+        silence_stdout()
+        return OK if end.code == 1 else TERMINATED
     except ClickException as error:
         return _tell_usage(error)
     except (SoftfloatError, OSError) as error:
@@ -86,6 +89,11 @@ def run(arguments: list[str]) -> int:
             traceback.print_exc()
         say(f"Internal error: {type(error).__name__}: {error}\nThis is a fault of {PROGRAM}; -v shows where.")
         return INTERNAL_ERROR
+
+
+def _tell_interruption() -> int:
+    say("Interrupted; nothing half-written stays behind.")
+    return INTERRUPTED
 
 
 def _tell_usage(error: Any) -> int:
