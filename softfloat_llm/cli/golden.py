@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from softfloat_llm.analysis.golden import GoldenReport, check_target, golden_check, golden_write, read_manifest
+from softfloat_llm.analysis.golden import (
+    GoldenReport,
+    check_target,
+    golden_again,
+    golden_check,
+    golden_write,
+    read_manifest,
+)
 from softfloat_llm.analysis.wording import labelled, recipe_line
 from softfloat_llm.cli.options import OutputFlags, PassFlags, PrecisionFlags, grouped, quoted
 from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.errors import GoldenError
-from softfloat_llm.io.checkpoint import Progress
-from softfloat_llm.recipe import recipe_of
 from softfloat_llm.report.run_text import digest_text, run_facts
 from softfloat_llm.runs import Run
 from softfloat_llm.runs import simulate as simulate_run
@@ -70,6 +73,9 @@ def check(
         list[Path] | None, typer.Argument(metavar="RUN...", help="Saved runs to check; else all is run again.")
     ] = None,
     *,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME|PATH", help="Where the weights lie now, if elsewhere.")
+    ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Threads; the bits stay.")] = 1,
     output: OutputFlags,
 ) -> int:
@@ -78,12 +84,11 @@ def check(
     Run again what a golden folder keeps, and compare bit for bit. With RUN..., compare these saved runs instead, each
     under the name of its folder (a single one under the only name that the golden folder has).
     """
-    manifest = read_manifest(folder)
     if runs:
-        found = _saved(runs, list(manifest["runs"]))
+        found = _saved(runs, list(read_manifest(folder)["runs"]))
     else:
         with watched(is_quiet=output.is_quiet) as progress:
-            found = {name: _again(name, entry, workers, progress) for name, entry in manifest["runs"].items()}
+            found = golden_again(folder, model=model, workers=workers, progress=progress)
     report = golden_check(folder, found)
     if output.as_json:
         show_json("golden-check", report.to_dict())
@@ -96,22 +101,6 @@ def _saved(folders: list[Path], names: list[str]) -> dict[str, Run]:
     if len(folders) == len(names) == 1:
         return {names[0]: Run.load(folders[0])}
     return {folder.name: Run.load(folder) for folder in folders}
-
-
-def _again(name: str, entry: Mapping[str, Any], workers: int, progress: Progress | None) -> Run:
-    """Run what an entry of the manifest says. Raises GoldenError where a teacher's tokens were fed."""
-    try:
-        tokens, is_forced = entry["tokens"], entry["is_teacher_forced"]
-        asked = {"tokens": tokens["prompt"], "steps": len(tokens["generated"]), "taps": tuple(entry["tensors"])}
-        asked |= {"model": entry["model"]["name"], "recipe": recipe_of(dict(entry["recipe"]))}
-    except (KeyError, TypeError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise GoldenError(f"Running {name!r} again: the manifest is damaged ({what}).") from None
-    if is_forced:
-        raise GoldenError(
-            f"{name!r} was fed a teacher's tokens: save such a run and check that: golden check FOLDER RUN"
-        )
-    return simulate_run(workers=workers, progress=progress, **asked)
 
 
 def _text(report: GoldenReport, *, is_quiet: bool) -> str:

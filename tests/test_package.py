@@ -1,0 +1,40 @@
+"""The package as a whole: what importing it costs, and its public names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import softfloat_llm
+
+HEAVY = ("tokenizers", "safetensors", "typer", "rich", "matplotlib", "gguf", "torch", "platformdirs")
+
+
+def in_a_fresh_process(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_takes_less_than_a_fifth_of_a_second() -> None:
+    code = "import time; start = time.perf_counter(); import softfloat_llm; print(time.perf_counter() - start)"
+    assert min(float(in_a_fresh_process(code)) for _ in range(3)) < 0.2
+
+
+@pytest.mark.parametrize("names", ["()", "softfloat_llm.__all__"])
+def test_neither_importing_nor_the_public_names_load_anything_heavy(names: str) -> None:
+    code = f"import sys, softfloat_llm; [getattr(softfloat_llm, n) for n in {names}]; print(*sys.modules)"
+    loaded = set(in_a_fresh_process(code).split())
+    assert sorted(loaded & set(HEAVY)) == []
+
+
+def test_the_public_names_are_few_and_there() -> None:
+    assert len(softfloat_llm.__all__) <= 25
+    for name in softfloat_llm.__all__:
+        assert getattr(softfloat_llm, name).__doc__, name
+        assert name in dir(softfloat_llm)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="simulat"):
+        _ = softfloat_llm.simulat
