@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from softfloat_llm.analysis.golden import (
-    GoldenReport,
     check_target,
     golden_again,
     golden_check,
     golden_write,
     read_manifest,
 )
+from softfloat_llm.analysis.golden_report import GoldenReport
 from softfloat_llm.analysis.wording import labelled, recipe_line
 from softfloat_llm.cli.options import OutputFlags, PassFlags, PrecisionFlags, grouped, quoted
 from softfloat_llm.cli.screen import show, show_json, watched
