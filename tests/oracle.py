@@ -123,6 +123,9 @@ def sum_in_order(order, terms, machine, init=None, permute=None):
     word, arguments, inner = split(order)
     if word == "perm":
         return sum_in_order(inner, permute(terms, int(arguments[0])), machine, init, permute)
+    if word == "swap":
+        swapped = [t for group in chunks(terms, int(arguments[0])) for t in group[::-1]]
+        return sum_in_order(inner, swapped, machine, init, permute)
     if word == "reverse":
         return sum_in_order("seq", terms[::-1], machine, init)
     if word == "seq":
@@ -131,8 +134,10 @@ def sum_in_order(order, terms, machine, init=None, permute=None):
         blocks = [sum_in_order(inner, b, machine, None, permute) for b in chunks(terms, int(arguments[0]))]
         return add_up(blocks, machine, init)
     if word in ("lanes", "split-k"):
-        size = int(arguments[0])
-        parts = [terms[i::size] for i in range(size)] if word == "lanes" else chunks(terms, -(-len(terms) // size) or 1)
+        size, _, neighbours = arguments[0].partition("x")
+        size, groups = int(size), chunks(terms, int(neighbours or 1))
+        lanes = [[t for group in groups[i::size] for t in group] for i in range(size)]
+        parts = lanes if word == "lanes" else chunks(terms, -(-len(terms) // size) or 1)
         if len(parts) <= 1 and not (word == "split-k" and arguments[1:] and parts):
             return sum_in_order(inner, parts[0] if parts else [], machine, init, permute)
         values = [sum_in_order(inner, part, machine, None, permute) for part in parts]

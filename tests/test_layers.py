@@ -28,8 +28,8 @@ SIDEWAYS = {
 NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "rounding", "ops", "enclosures", "approximations", "special_values", "functions",
-    "engine_functions", "trees", "orders", "precision", "operands", "accumulate", "tiles", "steps", "exact_products",
-    "kernels", "reduce",
+    "engine_functions", "trees", "adders", "orders", "precision", "fused", "operands", "accumulate", "tiles", "steps",
+    "exact_products", "kernels", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

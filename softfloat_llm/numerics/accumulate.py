@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from softfloat_llm.numerics.formats import Float64Array, Format, f32
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
+from softfloat_llm.numerics.fused import Pairs
+from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Accumulator, Precision
 from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, widen
 from softfloat_llm.numerics.trees import Instruction
 
 Terms = Callable[[int], Float64Array]
-"""Term k as float64 (...): a product as the product stage leaves it, or a summand."""
+"""Term k as float64 (...): a product as the product stage leaves it, or a summand. `Pairs` for multi-operand adders."""
 
 
 class Arithmetic(Protocol):
@@ -162,6 +164,15 @@ def arithmetic_of(acc: Accumulator, at: Precision, terms: Float64Array | None = 
     return kind(acc.format, at.rounding.acc, at.overflow.acc, at.subnormals.acc, is_fused)
 
 
+def terms_of(left: Array, right: Array, at: Precision) -> Terms:
+    """The terms of sums of left * right, both (K, ...) in any dtype, over the first axis. A lone sum has shape (1,)."""
+    if at.order.adder is not None:
+        left, right = (np.atleast_2d(x.astype(np.float64, copy=False).T).T for x in (left, right))
+        return Pairs(left, right, at.order.adder, at)
+    products = rounded_product(widen(left), widen(right), at)
+    return lambda k: products[k]
+
+
 def follow(
     program: Sequence[Instruction], terms: Terms, arithmetic: Plain, shape: tuple[int, ...], init: Float64Array | None
 ) -> Float64Array:
@@ -186,6 +197,8 @@ def follow(
                 case "add":
                     other = stack.pop()
                     stack[-1] = arithmetic.join(stack[-1], other)
+                case "fuse":
+                    stack.append(arithmetic.start(cast(Pairs, terms).fuse(arithmetic.value(stack.pop()), argument)))
                 case "round":
                     partial = round_wide(arithmetic.value(stack.pop()), argument, arithmetic.mode)
                     stack.append(arithmetic.start(partial))
@@ -244,20 +257,29 @@ class _Watching:
         return state
 
 
+class _Counted:
+    """Terms that are counted as they are taken; a multi-operand adder takes those of an instruction at once."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms, self.taken = terms, 0
+
+    def __call__(self, k: int) -> Float64Array:
+        self.taken += 1
+        return np.asarray(self._terms(k))
+
+    def fuse(self, c: Float64Array, ks: tuple[int, ...]) -> Float64Array:
+        self.taken += len(ks)
+        return cast(Pairs, self._terms).fuse(c, ks)
+
+
 def terms_until_nonfinite(program: Sequence[Instruction], terms: Terms, arithmetic: Plain, n: int) -> int:
     """How many of n terms had been taken when a partial sum first was not finite; n where none was.
 
     terms (): one sum at a time.
     """
-    taken = 0
-
-    def counted(k: int) -> Float64Array:
-        nonlocal taken
-        taken += 1
-        return np.asarray(terms(k))
-
+    counted = _Counted(terms)
     try:
         follow(program, counted, _Watching(arithmetic), (), None)  # type: ignore[arg-type]
     except _LeftRangeError:
-        return taken
+        return counted.taken
     return n

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from softfloat_llm.numerics import exact_products
-from softfloat_llm.numerics.accumulate import arithmetic_of, follow
+from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
 from softfloat_llm.numerics.operands import carried
 from softfloat_llm.numerics.orders import Order
@@ -84,7 +84,7 @@ def path_of(at: Precision) -> Path:
     """The fastest form that can serve a precision; a tile whose values do not allow it takes the evident one."""
     fmt = at.acc.format
     is_nearest = at.rounding.acc == "ties_to_even" and at.overflow.acc == "ieee" and at.acc.method == "plain"
-    if fmt is None or not is_nearest or not _is_fast_product(at):
+    if fmt is None or not is_nearest or at.order.adder is not None or not _is_fast_product(at):
         return "evident"
     if fmt is f32:
         is_exact_in_float32 = at.product is not None or term_bits(at) <= f32.precision
@@ -155,7 +155,8 @@ def _run_tile(left: Array, right: Array, at: Precision, path: Path, start: Float
     products = Products(left, right, at, depth, dtype)
     steps = None if path == "evident" else _steps(products, at, path, start)
     if steps is None:
-        return follow(at.order.tree(k).program(), products.wide, arithmetic_of(at.acc, at), shape, start)
+        terms = terms_of(left[:, :, None], right[:, None, :], at) if at.order.adder else products.wide
+        return follow(at.order.tree(k).program(), terms, arithmetic_of(at.acc, at), shape, start)
     return run(plan(at.order, k, depth), steps, start)
 
 

@@ -14,20 +14,23 @@ from functools import lru_cache
 import numpy as np
 
 from softfloat_llm.errors import FormatError, OrderError, nearest
+from softfloat_llm.numerics import adders
+from softfloat_llm.numerics.adders import Adder
 from softfloat_llm.numerics.formats import Format, format_of
-from softfloat_llm.numerics.trees import Chain, Join, Node, Rounded, Tree, fold, read_tree
+from softfloat_llm.numerics.trees import Chain, Fused, Join, Node, Rounded, Tree, fold, read_tree
 
 _NAMES = (
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:W", "blocked:B", "split-k:S", "perm:SEED", "vector:W",
-    "ilp:W", "cascade:W", "swap:N",
+    "ilp:W", "cascade:W", "swap:N", "fused:UNIT",
 )  # fmt: skip
 _HEADS = (
     "seq", "reverse", "pairwise", "tree", "lanes", "blocked", "split-k", "perm", "vector", "ilp", "cascade", "swap",
+    "fused",
 )  # fmt: skip
 _JOINS = ("half", "adj", "seq")
 _MOST_LANES = 65_536  # each lane is a partial sum held in memory, even where no term reaches it
 _NESTING = ("lanes", "blocked", "split-k", "perm", "swap")
-_SHAPE_FREE = ("seq", "reverse", "lanes", "blocked")
+_SHAPE_FREE = ("seq", "reverse", "lanes", "blocked", "swap", "fused")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Level:
     join: str = "half"
     partial: Format | None = None
     explicit: Tree | None = None
+    adder: Adder | None = None
 
 
 class Order:
@@ -52,6 +56,8 @@ class Order:
     lane l + 8, what is left at distance 1, and so on.
     As libraries sum: `vector:W` whole vectors of W lanes, then the rest one by one; `ilp:W` W partial sums of every
     W-th term, the rest to the first, joined in turn; `cascade:W` PyTorch's cascade over vectors of W lanes.
+    As matrix units add, L products and the accumulator at once: `fused:UNIT` names a real one (`adders.units`), and
+    `fused:L[:F[:MODE[:E]]]` one by its parameters (`adders.adder_of`). It stands last: `blocked:128 > fused:UNIT`.
     Raises OrderError for a text that is none of these.
 
     >>> str(Order("split-k:2").tree(5))
@@ -78,6 +84,11 @@ class Order:
     def is_shape_free(self) -> bool:
         """True where zeros added at the end change nothing, so that a cached pass and a whole pass agree."""
         return all(level.head in _SHAPE_FREE for level in self.levels)
+
+    @property
+    def adder(self) -> Adder | None:
+        """The multi-operand adder that adds the terms, where one does."""
+        return self.levels[-1].adder
 
     def tree(self, n: int) -> Tree:
         """The tree of n terms. Raises OrderError where an explicit tree has another number of terms."""
@@ -107,8 +118,6 @@ def parse(text: str) -> tuple[Level, ...]:
 
 def _parse_level(part: str, text: str) -> Level:
     head, *arguments = part.split(":")
-    if head == "fused":
-        raise OrderError(f"Order {text!r}: multi-operand adders (fused:L) are not available in this version.")
     if head not in _HEADS:
         raise OrderError(f"Unknown order {part!r} in {text!r}.{nearest(head, _HEADS)} Known: {' '.join(_NAMES)}.")
     if head in ("seq", "reverse", "pairwise"):
@@ -117,8 +126,12 @@ def _parse_level(part: str, text: str) -> Level:
     _expect(bool(arguments), part, text, f"{head!r} takes an argument, as in {_example(head)}")
     if head == "tree":
         return _parse_tree(":".join(arguments), part, text)
-    width, _, neighbours = arguments[0].partition("x") if head == "lanes" else (arguments[0], "", "")
+    if head == "fused":
+        adder = adders.adder_of(":".join(arguments))
+        return Level(head, adder.terms, adder=adder)
+    width, times, neighbours = arguments[0].partition("x") if head == "lanes" else (arguments[0], "", "")
     size = _parse_size(width, part, text, lowest=0 if head == "perm" else 1)
+    _expect(bool(neighbours) == bool(times), part, text, "after 'x' stands how many neighbours a lane takes together")
     group = _parse_size(neighbours, part, text, lowest=1) if neighbours else 1
     _expect(head != "lanes" or size <= _MOST_LANES, part, text, f"there can be at most {_MOST_LANES} lanes")
     return _parse_options(Level(head, size, group), arguments[1:], part, text)
@@ -146,7 +159,10 @@ def _joins_all(distances: str, lanes: int) -> bool:
 
 def _parse_tree(argument: str, part: str, text: str) -> Level:
     if argument.startswith("@"):
-        return Level("tree", join=argument, explicit=read_tree(argument[1:]))
+        tree = read_tree(argument[1:])
+        is_runnable = all(name != "flat" for name, _ in tree.program())
+        _expect(is_runnable, part, text, "a flat join does not say what is lost in it; fused:UNIT does")
+        return Level("tree", join=argument, explicit=tree)
     _expect(argument in ("adj", "half"), part, text, "a tree is tree:adj, tree:half or tree:@FILE")
     return Level("tree", join=argument)
 
@@ -197,6 +213,12 @@ def _build(levels: tuple[Level, ...], terms: tuple[int, ...], text: str) -> Node
             return _join([first, *(Chain(terms[lane : whole : level.size]) for lane in range(1, level.size))])
         case "cascade":
             return _cascade(terms, level.size)
+        case "fused":
+            assert level.adder is not None
+            node: Node = Chain(())
+            for block in _chunks(terms, level.size):
+                node = Fused(node, block, level.adder)
+            return node
         case "swap":
             return _build(inner, tuple(k for group in _chunks(terms, level.size) for k in group[::-1]), text)
         case "perm":
@@ -322,8 +344,9 @@ def _relabelled(root: Node, terms: tuple[int, ...]) -> Node:
                 return terms[node]
             case Rounded():
                 return Rounded(parts[0], node.format)
-            case _:
+            case Chain() | Join():
                 return type(node)(tuple(parts))
+        raise AssertionError(node)  # no other node is read from a file that can be run
 
     relabelled: Node = fold(root, relabel)
     return relabelled

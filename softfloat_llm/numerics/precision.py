@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from softfloat_llm.errors import PrecisionError, WordError, nearest
-from softfloat_llm.numerics.formats import Format, format_of, tf32
+from softfloat_llm.numerics.adders import Adder
+from softfloat_llm.numerics.formats import Format, f32, format_of, tf32
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.rounding import MODES, OVERFLOWS, SUBNORMALS, check_option
 
@@ -115,6 +116,8 @@ class Precision:
 
     def _check(self) -> None:
         """Storage f64 is for looking: its products are not exact in float64, so they must be asked for as rounded."""
+        if self.order.adder is not None:
+            self._check_adder(self.order.adder)
         is_narrow = self.storage.precision <= 24
         if is_narrow or (self.product == self.storage and self.rounding.product == "ties_to_even"):
             return
@@ -122,6 +125,28 @@ class Precision:
             f"Storage {self.storage} needs product={self.storage} with ties_to_even (products as the hardware rounds"
             f" them); found product={self.product or 'exact'}, rounding {self.rounding.product}."
         )
+
+    def _check_adder(self, adder: Adder) -> None:
+        """A multi-operand adder brings its own products, rounding and register: what else is asked must agree."""
+        fmt, plain = self.acc.format, self.acc.method == "plain"
+        register = adder.output or fmt
+        words = (self.rounding.acc, self.subnormals.acc, self.overflow.acc)
+        problems = (
+            (fmt is None or not plain, f"acc={self.acc}: its sum is kept in a format, neither compensated nor exact"),
+            (self.product is not None, f"product={self.product}: its products are exact"),
+            (words[0] not in ("ties_to_even", adder.rounding), f"acc.rounding={words[0]}: it has {adder.rounding}"),
+            (words[1] != "keep", f"acc.subnormals={words[1]}: what it flushes is part of it"),
+            (words[2] != "ieee", f"acc.overflow={words[2]}: too large a sum is infinite"),
+            (not _reads(adder, self.storage), f"storage={self.storage}: it reads {adder.input or 'up to 24 bits'}"),
+            (fmt and register and not register.is_subset_of(fmt), f"acc={self.acc}: it gives values of {register}"),
+            (
+                register and adder.zero_exponent > register.emin,
+                f"acc={self.acc}: zeros would count as more than its least",
+            ),
+        )
+        for is_there, problem in problems:
+            if is_there:
+                raise PrecisionError(f"Order {self.order.text!r} with {problem}.")
 
     def with_output(self, fmt: Format) -> Precision:
         """The same stages with another output."""
@@ -156,6 +181,13 @@ class Precision:
         """JAX's spelling (`BF16_BF16_F32`), where the precision has one."""
         spelled = f"{self.storage}_{self.storage}_{self.acc}".upper()
         return spelled if re.fullmatch(_JAX, spelled) and Precision(**_from_jax(spelled)) == self else None
+
+
+def _reads(adder: Adder, storage: Format) -> bool:
+    """True where a unit takes operands of this format, or cuts float32 words to its own."""
+    if adder.input is None:
+        return storage.precision <= 24
+    return storage.is_subset_of(f32 if adder.truncates_input else adder.input)
 
 
 @lru_cache(maxsize=256)

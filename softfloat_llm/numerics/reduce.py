@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from softfloat_llm.errors import PrecisionError
 from softfloat_llm.numerics import kernels
-from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow
+from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, terms_of
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
@@ -78,7 +78,7 @@ def sum_stages(x: npt.ArrayLike, at: PrecisionLike, axis: int = -1, *, init: npt
     if not -wide.ndim <= axis < wide.ndim:
         raise PrecisionError(f"sum over axis {axis}: x has the shape {wide.shape}.")
     wide = np.moveaxis(wide, axis, -1)
-    return _reduced(wide, at, init)
+    return _reduced(wide, at, init) if at.order.adder is None else _fused(wide, np.ones_like(wide), at, init)
 
 
 def dot_stages(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None) -> Stages:
@@ -88,6 +88,8 @@ def dot_stages(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: n
     if not left.ndim or left.shape[-1:] != right.shape[-1:] or not _can_broadcast(left, right):
         raise PrecisionError(f"dot sums over the last axis: a has {left.shape}, b has {right.shape}.")
     left, right = np.broadcast_arrays(left, right)
+    if at.order.adder is not None:
+        return _fused(left, right, at, init)
     return _reduced(rounded_product(left, right, at), at, init)
 
 
@@ -116,6 +118,14 @@ def _reduced(terms: Float64Array, at: Precision, init: npt.ArrayLike | None) -> 
     steps = arithmetic_of(at.acc, at, terms)
     columns = np.ascontiguousarray(np.moveaxis(terms, -1, 0))
     return rounded_output(follow(program, columns.__getitem__, steps, shape, start), at)
+
+
+def _fused(left: Float64Array, right: Float64Array, at: Precision, init: npt.ArrayLike | None) -> Stages:
+    """The sum of left * right (..., K) over the last axis by a multi-operand adder, which looks at both operands."""
+    shape, n = left.shape[:-1], left.shape[-1]
+    terms = terms_of(np.moveaxis(left, -1, 0), np.moveaxis(right, -1, 0), at)
+    total = follow(at.order.tree(n).program(), terms, arithmetic_of(at.acc, at), shape, _start(init, shape, at))
+    return rounded_output(total.reshape(shape), at)
 
 
 def _can_broadcast(left: Array, right: Array) -> bool:

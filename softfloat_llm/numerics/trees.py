@@ -6,7 +6,9 @@ A tree is made of
 * `Chain(parts)`: acc = +0 (or the initial value, in the outermost chain); then for each part acc = R(acc + part).
   A term enters as it is, unrounded where the product is exact; a node enters as its value;
 * `Join(parts)`: the value of the first part, then R(... + value of the next). A term inside a join is rounded first;
-* `Rounded(node, format)`: the node's value rounded to a format before it goes on.
+* `Rounded(node, format)`: the node's value rounded to a format before it goes on;
+* `Fused(node, terms, adder)`: the node's value and the terms, added by a multi-operand adder. What that joins with what
+  is the adder's business (`adders`); `Tree.shape` has `Flat(parts)` there: parts that are added all at once.
 
 `Tree.program()` flattens a tree into instructions for a stack machine, so that neither depth nor Python calls matter.
 """
@@ -19,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from softfloat_llm.errors import FormatError, OrderError
 from softfloat_llm.numerics.formats import Format, format_of
@@ -47,18 +49,43 @@ class Rounded:
     format: Format
 
 
-Node = int | Chain | Join | Rounded
-Instruction = tuple[Literal["init", "zero", "term", "enter", "add", "round"], Any]
+@dataclass(frozen=True)
+class Flat:
+    """Parts that are added all at once: no order among them. It says a shape, not what is lost."""
+
+    parts: tuple[Node, ...]
+
+
+class Shaped(Protocol):
+    """What a tree asks of a multi-operand adder."""
+
+    def shape(self, node: Node, terms: tuple[int, ...]) -> Node: ...
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The value of a node, and terms that a multi-operand adder adds to it."""
+
+    node: Node
+    terms: tuple[int, ...]
+    adder: Shaped
+
+
+Node = int | Chain | Join | Rounded | Flat | Fused
+Instruction = tuple[Literal["init", "zero", "term", "enter", "add", "round", "fuse", "flat"], Any]
 """A step of the stack machine. R is the accumulator's rounding.
 
 init: push the initial value (+0 where none is given), the start of an outermost chain. zero: push +0. term k: push
 R(term k). enter ks: for each k, top = R(top + term k). add: pop y, top = R(top + y). round f: top = top rounded to f.
+fuse ks: top = what the order's adder makes of top and the terms ks. flat n: of a shape only; no machine runs it.
 """
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree:
     """The summation tree of n terms. Two trees are equal where a machine does the same additions for both.
+
+    Of a multi-operand adder only its shape counts there.
 
     Nothing here recurses: a tree may be as deep as it has terms.
     """
@@ -67,16 +94,25 @@ class Tree:
     root: Node
 
     def __str__(self) -> str:
-        return _text(self.root)
+        return _text(self.shape)
 
     def __repr__(self) -> str:
         return f"Tree({self.n}, {self})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tree) and (self.n, self.program()) == (other.n, other.program())
+        return isinstance(other, Tree) and (self.n, self._additions) == (other.n, other._additions)
 
     def __hash__(self) -> int:
-        return hash((self.n, self.program()))
+        return hash((self.n, self._additions))
+
+    @cached_property
+    def shape(self) -> Node:
+        """The root, with what each multi-operand adder joins instead of its name."""
+        return fold(self.root, _shape_of) if any(name == "fuse" for name, _ in self.program()) else self.root
+
+    @cached_property
+    def _additions(self) -> tuple[Instruction, ...]:
+        return self._program if self.shape is self.root else tuple(_merge_enters(_compile(self.shape)))
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:
@@ -89,7 +125,7 @@ class Tree:
         It is what remains of ones when a huge +M stands at i and -M at j: the mask probe that reveals an order.
         Source: Xie et al., FPRev: Revealing the Order of Floating-Point Summations (2024).
         """
-        return self.n - _smallest_subtree(self.root, i, j)
+        return self.n - _smallest_subtree(self.shape, i, j)
 
     def program(self) -> tuple[Instruction, ...]:
         """The tree as instructions for a stack machine; a run of terms that enter one sum is one instruction."""
@@ -109,6 +145,8 @@ def _children(node: Node) -> tuple[Node, ...]:
             return ()
         case Rounded():
             return (node.node,)
+        case Fused():
+            return (node.node, *node.terms)
         case _:
             return node.parts
 
@@ -126,6 +164,18 @@ def fold(root: Node, step: Callable[[Node, list[Any]], Any]) -> Any:
     return results[0]
 
 
+def _shape_of(node: Node, parts: list[Node]) -> Node:
+    match node:
+        case int():
+            return node
+        case Fused():
+            return node.adder.shape(parts[0], node.terms)
+        case Rounded():
+            return Rounded(parts[0], node.format)
+        case _:
+            return type(node)(tuple(parts))
+
+
 def _leaves(node: Node) -> Iterator[int]:
     stack: list[Node] = [node]
     while stack:
@@ -136,15 +186,19 @@ def _leaves(node: Node) -> Iterator[int]:
 
 
 def _smallest_subtree(root: Node, i: int, j: int) -> int:
-    """The number of terms of the smallest subtree with both i and j; chains and joins fold from the left."""
+    """The number of terms of the smallest subtree with both i and j.
+
+    Chains and joins fold from the left; a flat join has no subtree but itself.
+    """
 
     def step(node: Node, parts: list[tuple[int, set[int], int]]) -> tuple[int, set[int], int]:
         """Its terms, which of i and j are among them, and the size of the smallest subtree that holds both (or 0)."""
         count, held, smallest = (1, {node} & {i, j}, 0) if isinstance(node, int) else (0, set(), 0)
         for part_count, part_held, part_smallest in parts:
             count, held = count + part_count, held | part_held
-            smallest = smallest or part_smallest or (count if len(held) == 2 else 0)
-        return count, held, smallest
+            is_complete = len(held) == 2 and not isinstance(node, Flat)
+            smallest = smallest or part_smallest or (count if is_complete else 0)
+        return count, held, smallest or (count if len(held) == 2 else 0)
 
     size: int = fold(root, step)[2]
     return size
@@ -153,6 +207,9 @@ def _smallest_subtree(root: Node, i: int, j: int) -> int:
 def _compile(root: Node) -> Iterator[Instruction]:
     """Post-order, by an explicit stack: trees of thousands of levels are fine."""
     stack: list[Node | Instruction] = [root]
+    outermost = root
+    while isinstance(outermost, Fused):
+        outermost = outermost.node
     while stack:
         top = stack.pop()
         match top:
@@ -163,10 +220,15 @@ def _compile(root: Node) -> Iterator[Instruction]:
             case Rounded():
                 stack += [("round", top.format), top.node]
             case Chain():
-                yield ("init" if top is root else "zero", None)
+                yield ("init" if top is outermost else "zero", None)
                 stack.extend(reversed([step for part in top.parts for step in _chain_steps(part)]))
             case Join():
                 stack.extend(reversed([top.parts[0], *(step for p in top.parts[1:] for step in (p, ("add", None)))]))
+            case Fused():
+                stack += [("fuse", top.terms), top.node]
+            case Flat():
+                in_turn = sorted(top.parts, key=lambda part: part if isinstance(part, int) else -1)
+                stack.extend(reversed([*in_turn, ("flat", len(in_turn))]))
 
 
 def _chain_steps(part: Node) -> list[Node | Instruction]:
@@ -200,6 +262,8 @@ def _text_of(node: Node, parts: list[str]) -> str:
         case Rounded():
             inner = parts[0][1:-1] if parts[0].startswith("(") else parts[0]
             return f"{node.format}({inner})"
+        case Flat():
+            return f"[{', '.join(parts)}]"
     return f"({'+'.join(parts)})" if parts else "0"
 
 
@@ -209,8 +273,8 @@ TREE_SCHEMA = "softfloat-llm/tree/1"
 
 
 def write_tree(tree: Tree, path: str | Path) -> None:
-    """Write a tree as JSON: {"schema", "n", "tree"}; a term is a number, a node {"chain"|"join": [parts]}."""
-    body = fold(tree.root, _to_json)
+    """Write a tree as JSON: {"schema", "n", "tree"}; a term is a number, a node {"chain"|"join"|"flat": [parts]}."""
+    body = fold(tree.shape, _to_json)
     Path(path).write_text(f'{{"schema": "{TREE_SCHEMA}", "n": {tree.n}, "tree": {body}}}\n')
 
 
@@ -220,7 +284,7 @@ def _to_json(node: Node, parts: list[str]) -> str:
             return str(node)
         case Rounded():
             return f'{{"round": "{node.format}", "node": {parts[0]}}}'
-    return f'{{"{"chain" if isinstance(node, Chain) else "join"}": [{", ".join(parts)}]}}'
+    return f'{{"{type(node).__name__.lower()}": [{", ".join(parts)}]}}'
 
 
 def read_tree(path: str | Path) -> Tree:
@@ -275,7 +339,7 @@ def _node(value: Any, nodes: Sequence[Node]) -> Node:
         return int(value)
     match = re.fullmatch(r"\{([0-9]+)\}", value) if isinstance(value, str) else None
     if match is None or int(match[1]) >= len(nodes):
-        raise ValueError("a node is a number or an object with chain, join or round")
+        raise ValueError("a node is a number or an object with chain, join, flat or round")
     return nodes[int(match[1])]
 
 
@@ -285,9 +349,9 @@ def _from_json(body: dict[str, Any], nodes: Sequence[Node]) -> Node:
             return Rounded(_node(body.get("node"), nodes), format_of(body["round"]))
         except FormatError as error:
             raise ValueError(str(error).rstrip(".")) from None
-    for key, kind in (("chain", Chain), ("join", Join)):
+    for key, kind in (("chain", Chain), ("join", Join), ("flat", Flat)):
         if isinstance(body.get(key), list):
             parts = tuple(_node(part, nodes) for part in body[key])
             if parts or kind is Chain:
                 return kind(parts)
-    raise ValueError("a node is a number or an object with chain, join or round")
+    raise ValueError("a node is a number or an object with chain, join, flat or round")

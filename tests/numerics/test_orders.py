@@ -18,7 +18,8 @@ TABLE = [
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:1", "lanes:2", "lanes:3", "lanes:8", "lanes:8:adj",
     "lanes:5:seq", "lanes:32", "blocked:1", "blocked:4", "blocked:32", "split-k:1", "split-k:2", "split-k:5", "perm:0",
     "perm:7", "blocked:32 > lanes:2", "blocked:4 > pairwise", "lanes:4:adj > tree:half", "split-k:3 > reverse",
-    "perm:3 > lanes:4", "blocked:9 > blocked:4 > lanes:2", "perm:1 > split-k:2 > perm:2 > pairwise",
+    "perm:3 > lanes:4", "blocked:9 > blocked:4 > lanes:2", "perm:1 > split-k:2 > perm:2 > pairwise", "swap:2",
+    "swap:3 > lanes:2", "lanes:3x2 > swap:2", "lanes:4x3:adj", "blocked:8 > swap:2",
 ]  # fmt: skip
 
 
@@ -56,10 +57,11 @@ def test_different_orders_differ():
     [
         ("sqe", "Did you mean 'seq'?"), ("", "Unknown order ''"), ("lanes", "lanes:W"), ("lanes:0", "0 is below 1"),
         ("lanes:-1", "'-1' is not a whole number"), ("lanes:٣", "not a whole number"), ("lanes:99999", "at most 65536"),
+        ("lanes:4x0", "0 is below 1"), ("lanes:4x", "after 'x'"), ("swap", "swap:N"), ("swap:0", "0 is below 1"),
         ("lanes:8:left", "half, adj, seq"), ("blocked:4:2", "too many arguments"), ("seq:1", "takes no argument"),
         ("split-k:2:b16", "stored in a format"), ("tree", "takes an argument"), ("tree:left", "tree:adj, tree:half or"),
         ("lanes:8 > pairwis", "Did you mean 'pairwise'?"), ("pairwise > seq", "Before '>' stands one of"),
-        ("seq > seq", "'seq' has no blocks"), ("blocked:4 >", "Unknown order ''"), ("fused:16", "not available"),
+        ("seq > seq", "'seq' has no blocks"), ("blocked:4 >", "Unknown order ''"), ("fused", "fused:UNIT"),
         ("tree:@/no/such/file", "No such file"), ("perm:x", "not a whole number"),
     ],
 )  # fmt: skip
@@ -106,6 +108,9 @@ def test_shape_free_orders_are_those_that_zeros_at_the_end_do_not_change():
         ("split-k:2", 5, Join((Chain((0, 1, 2)), Chain((3, 4))))),
         ("split-k:2:bf16", 2, Join((Rounded(Chain((0,)), bf16), Rounded(Chain((1,)), bf16)))),
         ("split-k:4", 5, Join((Chain((0, 1)), Chain((2, 3)), Chain((4,))))),
+        ("swap:2", 5, Chain((1, 0, 3, 2, 4))),
+        ("swap:2 > pairwise", 3, Join((Join((1, 0)), 2))),
+        ("lanes:2x2 > swap:2", 7, Join((Chain((1, 0, 5, 4)), Chain((3, 2, 6))))),
         ("blocked:4 > lanes:2", 4, Chain((Join((Chain((0, 2)), Chain((1, 3)))),))),
     ],
 )
