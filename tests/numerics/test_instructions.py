@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ml_dtypes
-import numpy as np
 import pytest
 
 from softfloat_llm.numerics import reduce
