@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +41,14 @@ def test_the_public_names_are_few_and_there() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="simulat"):
         _ = softfloat_llm.simulat
+
+
+def test_every_data_file_is_installed() -> None:
+    package = Path(softfloat_llm.__file__).parent
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["softfloat_llm"]
+    files = (
+        p.relative_to(package).as_posix() for p in package.rglob("*") if p.is_file() and "__pycache__" not in p.parts
+    )
+    data = [name for name in files if not name.endswith((".py", ".md"))]
+    assert [name for name in data if not any(fnmatchcase(name, pattern) for pattern in patterns)] == []
