@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import shlex
+import textwrap
 from collections.abc import Sequence
 
 from softfloat_llm.recipe import Recipe, recipe_names
+from softfloat_llm.sites import GROUPS, SITES, select
 
 LABEL_WIDTH = 9
-SHOWN_SETTINGS = 4
+WIDTH, SHOWN_LINES = 108, 4
 
 
 def labelled(label: str, text: str) -> str:
@@ -17,7 +20,7 @@ def labelled(label: str, text: str) -> str:
 
 
 def recipe_line(recipe: Recipe) -> str:
-    """The stages of the matrix products, JAX's name for them, and what other sites have of their own.
+    """The stages of the matrix products, JAX's name for them; then, in a few lines, the sites that say something else.
 
     >>> print(recipe_line(Recipe(storage="bf16")))
     storage bf16 · product exact · acc f32 · output bf16 · order seq   (BF16_BF16_F32)
@@ -26,11 +29,30 @@ def recipe_line(recipe: Recipe) -> str:
     name = f"{recipe.name}: " if recipe.name in recipe_names() else ""
     line = name + " · ".join(f"{key} {word}" for key, word in head.items())
     line += f"   ({head.jax_name})" if head.jax_name else ""
-    apart = recipe.difference()
-    if not apart:
-        return line
-    more = f" and {len(apart) - SHOWN_SETTINGS} more" if len(apart) > SHOWN_SETTINGS else ""
-    return f"{line}\nbut {' '.join(apart[:SHOWN_SETTINGS])}{more}"
+    return "\n".join([line, *_exceptions(recipe)])
+
+
+def _exceptions(recipe: Recipe) -> list[str]:
+    """The sites that say something of their own, those that say the same taken together: a few lines at most."""
+    sites: dict[str, list[str]] = {}
+    for setting in recipe.difference():
+        site = max((name for name in SITES if setting.startswith(f"{name}.")), key=len)
+        sites.setdefault(site, []).append(setting.removeprefix(f"{site}."))
+    alike: dict[str, list[str]] = {}
+    for site, words in sites.items():
+        alike.setdefault(", ".join(words), []).append(site)
+    told = "; ".join(f"{_joint_name(names)} {words}" for words, names in alike.items())
+    lines = textwrap.wrap(told, WIDTH, initial_indent="but ", subsequent_indent="    ", break_on_hyphens=False)
+    if len(lines) <= SHOWN_LINES:
+        return lines
+    return [*lines[: SHOWN_LINES - 1], f"    ... in full: softfloat-llm recipes {shlex.quote(recipe.name)}"]
+
+
+def _joint_name(sites: Sequence[str]) -> str:
+    """The one word that means exactly these sites, or their names."""
+    beginnings = {name.split(".")[0] for name in SITES if "." in name}
+    words = [*GROUPS, *sorted(beginnings)]
+    return next((word for word in words if select(word) == tuple(sites)), ", ".join(sites))
 
 
 def token_words(piece: str, token: int | None) -> str:
