@@ -84,7 +84,7 @@ def _detail_text(fmt: Format) -> str:
     }
     rows = [
         ["bits", f"{fmt.bits}: {int(fmt.is_signed)} sign, {fmt.exponent_bits} exponent, {fmt.trailing_bits} trailing"],
-        ["precision p", f"{fmt.precision} significand bits, the leading one included"],
+        ["precision p", f"{fmt.precision} bits of significand, the leading one included"],
         ["exponents", f"{fmt.emin} to {fmt.emax}, bias {fmt.bias}"],
         ["largest", value(fmt.max)],
         ["smallest normal", value(fmt.smallest_normal)],
