@@ -1,0 +1,385 @@
+"""Each block against its scalar twin in fractions, in several formats and forms; model parts with known answers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from softfloat_llm.llama import blocks
+from softfloat_llm.llama.cache import KVCache
+from softfloat_llm.llama.config import config_from_dict
+from softfloat_llm.llama.forward import _Recorder, forward
+from softfloat_llm.llama.weights import Weights
+from softfloat_llm.numerics.formats import format_of
+from softfloat_llm.numerics.rounding import round_to, ulp_distance
+from softfloat_llm.recipe import recipe_of
+from softfloat_llm.trace import Trace
+from tests import scalar_llama
+from tests.checkpoints import config_dict, random_tensors
+from tests.oracle import assert_same
+
+FORMATS = ["bf16", "f16", "f32"]
+
+
+def at(recipe, site):
+    return recipe_of(recipe).at(site)
+
+
+def drawn(shape, fmt="f32", seed=0, scale=1.0):
+    return round_to(np.random.default_rng(seed).standard_normal(shape) * scale, fmt)
+
+
+def values(x):
+    """As nested lists of Python floats."""
+    return np.asarray(x).astype(np.float64).tolist()
+
+
+def bits(x):
+    return x.dtype.str, x.shape, x.tobytes()
+
+
+# --- RMSNorm ----------------------------------------------------------------------------------------------------------
+
+NORMS = {
+    "": {},
+    ",norm.root=one-over-sqrt": {"root_form": "one-over-sqrt"},
+    ",norm.form=weight-then-round": {"form": "weight-then-round"},
+    ",norm.acc=f16": {"acc": "f16"},
+    ",norm.compute=f16": {"compute": "f16"},
+    ",norm.compute=bf16,norm.acc=bf16": {"compute": "bf16", "acc": "bf16"},
+    ",norm.product=exact,norm.order=lanes:4": {"product": "exact", "order": "lanes:4"},
+    ",norm.acc=exact": {"acc": "exact"},
+    ",norm.order=pairwise,norm.root=one-over-sqrt,norm.form=weight-then-round": {
+        "order": "pairwise", "root_form": "one-over-sqrt", "form": "weight-then-round"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("words", NORMS)
+def test_rms_norm_is_its_scalar_twin(fmt, words):
+    x, weight = drawn((4, 13), fmt, 1, 3.0), drawn(13, fmt, 2)
+    got = blocks.rms_norm(x, weight, at(fmt + words, "norm.input"), 1e-5).out
+    want = [
+        scalar_llama.rms_norm(row, values(weight), 1e-5, storage=fmt, output=fmt, **NORMS[words]) for row in values(x)
+    ]
+    assert got.dtype == format_of(fmt).dtype
+    assert_same(got, want)
+
+
+def test_a_norm_stores_a_wider_stream_first():
+    x, weight = drawn((2, 8), "f32", 3), drawn(8, "f32", 4)
+    taps = blocks.rms_norm(x, weight, at("bf16", "norm.input"), 1e-5)
+    assert bits(taps.enter) == bits(round_to(x, "bf16"))
+    assert bits(taps.out) == bits(
+        blocks.rms_norm(taps.enter, round_to(weight, "bf16"), at("bf16", "norm.input"), 1e-5).out
+    )
+
+
+F16_STATISTICS = "f16,norm.acc=f16,norm.compute=f16"
+
+
+@pytest.mark.parametrize(("x", "sum_of_squares"), [([300] * 4, "inf"), ([100] * 8, "inf")])
+def test_a_norm_whose_statistics_overflow_f16_gives_zeros_and_notes_it(x, sum_of_squares):
+    """The sum of squares is inf, the scale 0, and no NaN says so."""
+    x, ones = round_to(np.array([x, [1] * len(x)]), "f16"), round_to(np.ones(len(x)), "f16")
+    taps = blocks.rms_norm(x, ones, at(F16_STATISTICS, "norm.input"), 1e-5)
+    assert values(taps.out[0]) == [0.0] * len(values(ones))
+    assert str(float(taps.acc[0])) == sum_of_squares
+    trace = Trace(())
+    recipe = recipe_of(F16_STATISTICS)
+    _Recorder(recipe, trace, KVCache(config_from_dict(config_dict()), recipe))("norm.input", taps)
+    assert [str(e) for e in trace.events] == ["norm.input.acc at position 0, element [] became inf in f16"]
+    wide = blocks.rms_norm(x, ones, at("f16", "norm.input"), 1e-5)
+    assert values(wide.out[0]) == [1.0] * len(values(ones))
+
+
+def test_each_square_of_100_fits_f16_and_their_sum_does_not():
+    spec = at("f16,norm.acc=f16", "norm.input")
+    taps = blocks.rms_norm(round_to(np.full((1, 8), 100.0), "f16"), round_to(np.ones(8), "f16"), spec, 1e-5)
+    assert (values(taps.acc), values(taps.out)) == ([float("inf")], [[0.0] * 8])
+
+
+@pytest.mark.parametrize(("eps", "said", "pytorch"), [
+    (1e-5, 0.30151134729385376, 0.30151137709617615), (1e-6, 0.7071068286895752, 0.7071067690849304),
+])  # fmt: skip
+def test_eps_decides_the_norm_of_small_values(eps, said, pytorch):
+    """PyTorch 2.13 (x * rsqrt(mean + eps), and rms_norm) gives these bits; the case as it was told is one ulp away."""
+    x, ones = round_to(np.full((1, 4), 0.001), "f32"), round_to(np.ones(4), "f32")
+    got = blocks.rms_norm(x, ones, at("f32", "norm.input"), eps).out
+    assert values(got) == [[pytorch] * 4]
+    assert ulp_distance(got, np.full((1, 4), said), "f32").tolist() == [[1] * 4]
+
+
+def test_eps_in_f16():
+    assert blocks.eps_in(1e-8, format_of("f16")) == 0
+    assert blocks.eps_in(1e-6, format_of("f16")) == 1.0132789611816406e-06
+
+
+# --- linear -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("words", [{}, {"acc": "f16"}, {"acc": "bf16", "product": "bf16"}, {"order": "lanes:4"},
+                                   {"acc": "exact"}, {"output": "f32"}], ids=str)  # fmt: skip
+def test_a_linear_layer_is_rows_of_scalar_dot_products(fmt, words):
+    x, weight = drawn((3, 11), fmt, 5), drawn((4, 11), fmt, 6)
+    recipe = ",".join([fmt if fmt != "f32" else "storage=f32", *(f"{k}={w}" for k, w in words.items())])
+    taps = blocks.linear(x, weight, at(recipe, "lm_head"))
+    options = {"output": fmt} | words
+    pairs = [[scalar_llama.dot(row, column, **options) for column in values(weight)] for row in values(x)]
+    assert_same(taps.acc, [[acc for acc, _ in row] for row in pairs])
+    assert_same(taps.out, [[out for _, out in row] for row in pairs])
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "f16,acc=f16", "f32"])
+def test_a_bias_is_added_to_the_accumulator_before_the_output_rounding(recipe):
+    spec = at(recipe, "attn.q_proj")
+    fmt, acc = str(spec.storage), str(spec.precision.acc)
+    x, weight, bias = drawn((3, 7), fmt, 7), drawn((5, 7), fmt, 8), drawn(5, fmt, 9)
+    plain = blocks.linear(x, weight, spec)
+    got = blocks.linear(x, weight, spec, bias=bias)
+    sums = [
+        [scalar_llama.op("+", a, b, acc) for a, b in zip(row, values(bias), strict=True)] for row in values(plain.acc)
+    ]
+    assert_same(got.acc, sums)
+    assert_same(got.out, round_to(np.array(sums), fmt))
+
+
+def test_a_linear_layer_tells_after_how_many_terms_a_sum_left_its_format():
+    ones, weight = round_to(np.ones((1, 6)), "f16"), round_to(np.full((2, 6), [[30000.0]] * 2), "f16")
+    weight[1] = 1
+    taps = blocks.linear(ones, weight, at("f16,acc=f16", "lm_head"))
+    assert np.isinf(taps.acc[0, 0])
+    assert taps.terms((0, 0)) == (3, 6)
+    assert blocks.linear(ones, weight, at("f16", "lm_head")).terms((0, 0)) == (6, 6)
+
+
+def test_an_elementwise_product_overflows_f16_where_bf16_stays_finite():
+    gate, up = (round_to(np.array([[v]]), "f16") for v in (255.875, 261.75))
+    assert values(blocks.multiply(gate, up, at("f16", "mlp.act_mul")).out) == [[float("inf")]]
+    gate, up = (round_to(np.array([[v]]), "bf16") for v in (256.0, 262.0))
+    assert values(blocks.multiply(gate, up, at("bf16", "mlp.act_mul")).out) == [[67072.0]]
+
+
+def test_an_overflow_of_gate_times_up_is_noted_first_at_mlp_act_mul():
+    """gate 255.875 x up 261.75 = 66975.28125: silu(255.875) is 255.875, and the product is beyond f16."""
+    tensors = random_tensors(config_dict(), np.float32)
+    for name, value in (("gate_proj", 255.875), ("up_proj", 261.75)):
+        tensors[f"model.layers.0.mlp.{name}.weight"][:] = 0
+        tensors[f"model.layers.0.mlp.{name}.weight"][7, 0] = value
+    norm = tensors["model.layers.0.post_attention_layernorm.weight"]
+    tensors["model.embed_tokens.weight"][:] = 0  # the stream is 1 in column 0 alone, so its norm is 4
+    tensors["model.embed_tokens.weight"][:, 0] = 1
+    tensors["model.layers.0.self_attn.o_proj.weight"][:] = 0
+    norm[:] = 0.25
+    weights, trace = Weights(config_from_dict(config_dict(rms_norm_eps=0.0)), tensors), Trace(("*",))
+    forward(weights, [1], recipe_of("f16"), trace=trace)
+    assert values(trace.arrays["layers.0.mlp.gate_proj.out"])[0][7] == 255.875
+    assert values(trace.arrays["layers.0.mlp.up_proj.out"])[0][7] == 261.75
+    assert str(trace.events[0]) == "layers.0.mlp.act_mul.out at position 0, element [7] became inf in f16"
+    trace = Trace(())
+    forward(weights, [1], recipe_of("bf16"), trace=trace)
+    assert trace.events == []
+
+
+# --- rotation ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("form", ["each", "once"])
+def test_a_rotation_is_its_scalar_twin(fmt, form):
+    x, table = drawn((3, 2, 6), fmt, 10), drawn((3, 6), fmt, 11)
+    got = blocks.rotate(x, table[:, :3], table[:, 3:], at(f"{fmt},attn.rope.form={form}", "attn.rope")).out
+    want = [[scalar_llama.rotate(head, row[:3], row[3:], storage=fmt, output=fmt, form=form) for head in heads]
+            for heads, row in zip(values(x), values(table), strict=True)]  # fmt: skip
+    assert_same(got, want)
+
+
+def test_a_rotation_with_an_f32_table_rounds_once_to_bf16():
+    x, table = drawn((2, 1, 4), "bf16", 12), drawn((2, 4), "f32", 13)
+    spec = at("bf16,rope.table=f32,attn.rope.form=once", "attn.rope")
+    got = blocks.rotate(x, table[:, :2], table[:, 2:], spec).out
+    want = [[scalar_llama.rotate(h[0], r[:2], r[2:], storage="bf16", output="bf16", form="once")]
+            for h, r in zip(values(x), values(table), strict=True)]  # fmt: skip
+    assert_same(got, want)
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "f16,acc=f16", "f32", "bf16,order=lanes:2"])
+def test_scores_are_scalar_dot_products_with_the_keys_of_the_group_up_to_the_query(recipe):
+    spec = at(recipe, "attn.scores")
+    fmt, acc, order = str(spec.storage), str(spec.precision.acc), str(spec.precision.order)
+    product = str(spec.precision.product or "exact")
+    q, k = drawn((2, 4, 6), fmt, 14), drawn((5, 2, 6), fmt, 15)  # queries at positions 3 and 4
+    got = blocks.scores(q, k, spec)
+    want = [[[scalar_llama.dot(values(q)[t][h], values(k)[s][h // 2], product=product, acc=acc, order=order,
+                               output=fmt)[1] if s <= t + 3 else -np.inf for s in range(5)]
+             for h in range(4)] for t in range(2)]  # fmt: skip
+    assert_same(got.out, want)
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "f16,acc=f16", "f32", "bf16,order=lanes:2"])
+def test_weighted_values_are_scalar_dot_products_over_the_keys_that_are_seen(recipe):
+    spec = at(recipe, "attn.pv")
+    fmt, acc, order = str(spec.storage), str(spec.precision.acc), str(spec.precision.order)
+    product = str(spec.precision.product or "exact")
+    p, v = np.abs(drawn((3, 4, 3), fmt, 16)), drawn((3, 2, 5), fmt, 17)
+    p = np.where(blocks.is_hidden(3, 3), np.zeros((), p.dtype), p)
+    got = blocks.weighted_values(p, v, spec).out
+    want = [[[scalar_llama.dot(values(p)[t][h][: t + 1], [values(v)[s][h // 2][c] for s in range(t + 1)],
+                               product=product, acc=acc, order=order, output=fmt)[1] for c in range(5)]
+             for h in range(4)] for t in range(3)]  # fmt: skip
+    assert_same(got, want)
+
+
+SOFTMAXES = {
+    "": {},
+    ",attn.softmax.form=reciprocal": {"form": "reciprocal"},
+    ",attn.softmax.acc=f16": {"acc": "f16"},
+    ",attn.softmax.acc=bf16,attn.softmax.compute=bf16": {"acc": "bf16", "compute": "bf16"},
+    ",attn.softmax.compute=f16,attn.softmax.form=reciprocal": {"compute": "f16", "form": "reciprocal"},
+    ",attn.softmax.order=lanes:4": {"order": "lanes:4"},
+    ",attn.softmax.acc=exact": {"acc": "exact"},
+    ",attn.softmax.product=bf16": {"product": "bf16"},
+    ",attn.softmax.product=exact": {"product": "exact"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("words", SOFTMAXES)
+def test_softmax_is_its_scalar_twin_over_the_keys_that_are_seen(fmt, words):
+    x = drawn((3, 2, 9), fmt, 18, 4.0)  # queries at positions 6, 7 and 8
+    got = blocks.softmax(x, at(fmt + words, "attn.softmax"))[0].out
+    for t in range(3):
+        for head in range(2):
+            seen = values(x)[t][head][: t + 7]
+            want = scalar_llama.softmax(seen, storage=fmt, output=fmt, **SOFTMAXES[words])
+            assert_same(got[t, head], want + [0.0] * (2 - t))
+
+
+def equal_scores(count, fmt, recipe):
+    return blocks.softmax(round_to(np.zeros((1, 1, count)), fmt), at(recipe, "attn.softmax"))[0]
+
+
+def test_the_softmax_of_4096_equal_scores_sticks_at_2048_in_an_f16_sum():
+    taps = equal_scores(4096, "f16", "f16,attn.softmax.acc=f16")
+    assert values(taps.acc) == [[2048.0]]
+    assert set(values(taps.out)[0][0]) == {2.0**-11}
+    assert set(values(equal_scores(4096, "f16", "f16").out)[0][0]) == {1 / 4096}
+    assert set(values(equal_scores(4096, "f16", "f16,attn.softmax.acc=f16,attn.softmax.order=lanes:8").out)[0][0]) == {
+        1 / 4096
+    }
+
+
+def test_the_softmax_of_512_equal_scores_gives_one_256th_in_a_bf16_sum():
+    assert set(values(equal_scores(512, "bf16", "bf16,attn.softmax.acc=bf16").out)[0][0]) == {1 / 256}
+    assert set(values(equal_scores(512, "bf16", "bf16").out)[0][0]) == {1 / 512}
+
+
+@pytest.mark.parametrize(("size", "q", "k", "first", "second"), [
+    (128, 1.0078125, 3.0, 0.265625, 0.267578125), (128, 1.0078125, 1.0078125, 0.08935546875, 0.08984375),
+])  # fmt: skip
+def test_scaling_q_first_is_another_number_than_scaling_the_score_where_the_scale_is_no_power_of_two(
+    size, q, k, first, second
+):
+    spec = at("bf16,attn.scale.compute=bf16", "attn.scale")
+    one = np.ones((1, 1, 1))
+    factor = size**-0.5
+    scaled_q = values(blocks.scale(round_to(one * q, "bf16"), factor, spec).out)[0][0][0]
+    assert float(round_to(scaled_q * k, "bf16")) == first
+    score = round_to(one * float(round_to(q * k, "bf16")), "bf16")
+    assert values(blocks.scale(score, factor, spec).out) == [[[second]]]
+    assert float(round_to(factor, "bf16")) == 0.08837890625
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_scale_is_held_in_compute_and_the_product_rounded_once(fmt):
+    x = drawn((1, 2, 1), fmt, 19, 5.0)
+    for compute in ("f32", "bf16"):
+        got = blocks.scale(x, 48**-0.5, at(f"{fmt},attn.scale.compute={compute}", "attn.scale")).out
+        want = [[[scalar_llama.scaled(v[0], 48**-0.5, storage=fmt, output=fmt, compute=compute)] for v in values(x)[0]]]
+        assert_same(got, want)
+
+
+# --- elementwise ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("compute", ["f32", "f16", "bf16"])
+def test_silu_is_its_scalar_twin_far_out_too(fmt, compute):
+    x = np.concatenate([values(drawn(40, fmt, 20, 5.0)), [0.0, -0.0, 88.0, -88.0, -87.0, -104.0, -20.0, 700.0, -700.0]])
+    x = round_to(x[None], fmt)
+    got = blocks.silu(x, at(f"{fmt},mlp.act.compute={compute}", "mlp.act")).out
+    assert_same(got, [[scalar_llama.silu(v, storage=fmt, output=fmt, compute=compute) for v in values(x)[0]]], x)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_products_and_sums_of_tensors_round_once(fmt):
+    x, y = drawn((3, 50), fmt, 21), drawn((3, 50), fmt, 22)
+    for what, got in (
+        ("*", blocks.multiply(x, y, at(fmt, "mlp.act_mul"))),
+        ("+", blocks.residual(x, y, at(fmt, "mlp.residual"))),
+    ):
+        assert_same(got.out, [[scalar_llama.op(what, a, b, fmt) for a, b in zip(r, s, strict=True)]
+                              for r, s in zip(values(x), values(y), strict=True)])  # fmt: skip
+
+
+def repeated_residual(start, step, count, recipe):
+    fmt = str(at(recipe, "attn.residual").output)
+    x, y = (round_to(np.array([[v]]), fmt) for v in (start, step))
+    for _ in range(count):
+        x = blocks.residual(x, y, at(recipe, "attn.residual")).out
+    return values(x)[0][0]
+
+
+@pytest.mark.parametrize(("recipe", "start", "step", "count", "wanted"), [
+    ("bf16", 256, 0.5, 32, 256.0), ("f32", 256, 0.5, 32, 272.0),
+    ("bf16", 1, 0.0050048828125, 10, 1.078125), ("bf16,*.rounding=toward_zero", 1, 0.0050048828125, 10, 1.0),
+    ("f32", 1, 0.0050048828125, 10, 1.050048828125),
+])  # fmt: skip
+def test_a_residual_stream_that_grows_in_small_steps(recipe, start, step, count, wanted):
+    assert repeated_residual(start, step, count, recipe) == wanted
+
+
+@pytest.mark.parametrize(("late", "wanted"), [(False, 256.0), (True, 258.0)])
+def test_an_f32_residual_sum_257_plus_1_depends_on_when_it_is_rounded(late, wanted):
+    stream, x = (round_to(np.array([[v]]), "f32") for v in (257.0, 1.0))
+    recipe = "f32,attn.residual.output=bf16" if late else "bf16"
+    assert values(blocks.residual(stream, x, at(recipe, "attn.residual")).out) == [[wanted]]
+
+
+def test_an_embedding_row_is_rounded_to_the_storage_then_to_the_output():
+    rows = round_to(np.array([[1 + 2.0**-8 + 2.0**-20]]), "f32")
+    assert values(blocks.embedding(rows, at("f32,embed.storage=e5m9,embed.output=bf16", "embed")).out) == [[1.0]]
+    assert values(blocks.embedding(rows, at("f32,embed.output=bf16", "embed")).out) == [[1.0078125]]
+
+
+# --- the whole pass ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("recipe", "words"), [
+    ("f32", {"storage": "f32", "product": "f32"}), ("bf16", {"storage": "bf16"}),
+    ("f16,acc=f16", {"storage": "f16", "acc": "f16"}),
+    ("transformers-eager", {"storage": "bf16", "root_form": "one-over-sqrt", "softmax_form": "reciprocal"}),
+    ("bf16,order=lanes:4", {"storage": "bf16", "order": "lanes:4"}),
+    ("storage=e5m6,acc=e5m8", {"storage": "e5m6", "acc": "e5m8"}),
+])  # fmt: skip
+def test_a_whole_pass_is_its_scalar_twin(recipe, words):
+    entries = config_dict(
+        vocab_size=8, hidden_size=8, intermediate_size=6, num_attention_heads=2, num_key_value_heads=1
+    )
+    tensors = random_tensors(entries, seed=3, scale=0.5)
+    weights = Weights(config_from_dict(entries), tensors)
+    got = forward(weights, [3, 7, 3, 0], recipe_of(recipe))
+    want = scalar_llama.forward({n: values(t) for n, t in tensors.items()}, weights.config, [3, 7, 3, 0], **words)
+    assert_same(got, want)
+
+
+def test_the_scalar_twin_of_a_dot_product_is_right_on_a_known_sum():
+    assert scalar_llama.dot([256.0, 1.0, 1.0], [1.0] * 3, acc="bf16", output="bf16") == (256.0, 256.0)
+    assert scalar_llama.dot([256.0, 1.0, 1.0], [1.0] * 3, acc="exact", output="bf16") == (258.0, 258.0)
+    assert Fraction(scalar_llama.exponential(1.0, "f32")) == Fraction(float(np.float32(2.718281828459045)))

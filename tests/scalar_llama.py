@@ -1,0 +1,250 @@
+"""The blocks of a Llama one number at a time, in fractions: written from the words of their docstrings, not their code.
+
+Every function takes Python lists and format names. `round_exact`, the evident scalar form, is all that it borrows;
+exponentials, roots, cosines and sines come from `decimal` with 60 digits.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+from softfloat_llm.numerics.exact import round_exact
+from tests.oracle import ExactMachine, sum_in_order
+
+DIGITS = 60
+
+
+def decimal_of(x):
+    x = Fraction(x)
+    return Decimal(x.numerator) / Decimal(x.denominator)
+
+
+def exponential(x, fmt):
+    """e^x rounded once. x a float, -inf included."""
+    if x == -math.inf:
+        return 0.0
+    if not -1000 < x < 1000:
+        return math.inf if x > 0 else round_exact(Fraction(1, 2**1000), fmt)
+    with localcontext() as context:
+        context.prec = DIGITS
+        return round_exact(Fraction(decimal_of(x).exp()), fmt)
+
+
+def root(x, fmt, *, reciprocal=False):
+    """The square root of x, or its reciprocal, rounded once."""
+    if x == math.inf:
+        return 0.0 if reciprocal else math.inf
+    if x == 0:
+        return math.inf if reciprocal else 0.0
+    with localcontext() as context:
+        context.prec = DIGITS
+        value = decimal_of(x).sqrt()
+        return round_exact(Fraction(1 / value if reciprocal else value), fmt)
+
+
+def power(base, exponent, fmt):
+    """base^exponent rounded once, for base > 0."""
+    if exponent == 0:
+        return 1.0
+    with localcontext() as context:
+        context.prec = DIGITS
+        return round_exact(Fraction((decimal_of(base).ln() * decimal_of(exponent)).exp()), fmt)
+
+
+def cos_sin(angle, fmt):
+    """cos and sin of an angle below some 10^4 in magnitude, each rounded once: a Taylor series of the angle itself."""
+    with localcontext() as context:
+        context.prec = 2 * DIGITS + int(abs(angle))
+        x, total = decimal_of(angle), [Decimal(0), Decimal(0)]
+        term, n = Decimal(1), 0
+        while n <= abs(angle) or abs(term) > Decimal(10) ** -DIGITS:
+            total[n % 2] += term if n % 4 < 2 else -term
+            n += 1
+            term *= x / n
+        return tuple(round_exact(Fraction(value), fmt) for value in total)
+
+
+def op(what, x, y, fmt):
+    """One operation on floats, exact and then rounded once; infinities and NaN as IEEE 754 has them."""
+    if not (math.isfinite(x) and math.isfinite(y)) or (what == "/" and y == 0):
+        return special(what, x, y)
+    if what == "+":
+        return ExactMachine(fmt).add(x, y)
+    exact = Fraction(x) * Fraction(y) if what == "*" else Fraction(x) / Fraction(y)
+    is_negative = math.copysign(1.0, x) * math.copysign(1.0, y) < 0
+    return round_exact(exact if exact else (-0.0 if is_negative else 0.0), fmt)
+
+
+def special(what, x, y):
+    if what == "/" and y == 0:
+        return math.nan if x == 0 or math.isnan(x) else math.copysign(math.inf, x) * math.copysign(1.0, y)
+    return {"+": lambda: x + y, "*": lambda: x * y, "/": lambda: x / y}[what]()
+
+
+# --- sums -------------------------------------------------------------------------------------------------------------
+
+
+def dot(a, b, *, product="exact", acc="f32", order="seq", output):
+    """sum(a*b) as (accumulator, output): products exact or rounded, each term rounded as it enters the sum."""
+    if product == "exact":
+        terms = [Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)]
+    else:
+        terms = [op("*", x, y, product) for x, y in zip(a, b, strict=True)]
+    return total(terms, acc, order, output)
+
+
+def total(terms, acc, order, output):
+    if acc == "exact":
+        value = round_exact(sum(map(Fraction, terms), Fraction(0)), output)
+        return value, value
+    machine = WithInfinity(acc)
+    value = sum_in_order(order, terms, machine)
+    return value, round_exact(value, output)
+
+
+class WithInfinity(ExactMachine):
+    """Terms are fractions until they meet an infinite sum."""
+
+    def add(self, x, y):
+        if any(isinstance(v, float) and not math.isfinite(v) for v in (x, y)):
+            return float(x) + float(y)
+        if Fraction(x) + Fraction(y) == 0 and not (isinstance(x, float) and isinstance(y, float)):
+            return 0.0  # a product of 0: the sign of a zero sum in ties_to_even is + unless both are -0
+        return (
+            super().add(float(x), float(y))
+            if self.is_float(x) and self.is_float(y)
+            else self.round(Fraction(x) + Fraction(y))
+        )
+
+    @staticmethod
+    def is_float(x):
+        return isinstance(x, float)
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+def rms_norm(x, weight, eps, *, storage, output, compute="f32", product=None, acc="f32", order="seq",
+             root_form="rsqrt", form="round-then-weight"):  # fmt: skip
+    """x / sqrt(mean(x^2) + eps) * weight for one row."""
+    x, weight = ([round_exact(v, storage) for v in row] for row in (x, weight))
+    _, squares = dot(x, x, product=product or compute, acc=acc, order=order, output=compute)
+    mean = op("/", squares, float(len(x)), compute)
+    shifted = op("+", mean, round_exact(eps, compute), compute)
+    if root_form == "rsqrt":
+        factor = root(shifted, compute, reciprocal=True)
+    else:
+        factor = op("/", 1.0, root(shifted, compute), compute)
+    normal = [op("*", v, factor, compute) for v in x]
+    if form == "round-then-weight":
+        return [op("*", round_exact(n, output), w, output) for n, w in zip(normal, weight, strict=True)]
+    return [round_exact(op("*", n, w, compute), output) for n, w in zip(normal, weight, strict=True)]
+
+
+def frequencies(theta, size, compute="f32"):
+    """1 / theta^(2i/C): 2i/C, the power and its reciprocal are each rounded."""
+    exponents = [op("/", float(2 * i), float(size), compute) for i in range(size // 2)]
+    return [op("/", 1.0, power(theta, e, compute), compute) for e in exponents]
+
+
+def rope_row(position, theta, size, *, compute="f32", output):
+    """cos, then sin: the position, the angle, its cosine and sine rounded to compute; then to the output."""
+    place = round_exact(float(position), compute)
+    pairs = [cos_sin(op("*", place, f, compute), compute) for f in frequencies(theta, size, compute)]
+    return [[round_exact(v, output) for v in column] for column in zip(*pairs, strict=True)]
+
+
+def rotate(x, cos, sin, *, storage, output, form="each"):
+    """Half-split rotation of one head's vector."""
+    x, half = [round_exact(v, storage) for v in x], len(x) // 2
+    first, second = x[:half], x[half:]
+    left = [combined(a, c, b, -s, output, form) for a, b, c, s in zip(first, second, cos, sin, strict=True)]
+    right = [combined(b, c, a, s, output, form) for a, b, c, s in zip(first, second, cos, sin, strict=True)]
+    return left + right
+
+
+def combined(a, c, b, s, output, form):
+    """a*c + b*s: three roundings, or one."""
+    if form == "each":
+        return op("+", op("*", a, c, output), op("*", b, s, output), output)
+    exact = Fraction(a) * Fraction(c) + Fraction(b) * Fraction(s)
+    return round_exact(exact, output) if exact else op("+", a * c, b * s, output)
+
+
+def softmax(x, *, storage, output, compute="f32", product=None, acc="f32", order="seq", form="divide"):
+    """exp(x - max) / sum for one row of the keys that are seen."""
+    x = [round_exact(v, storage) for v in x]
+    weights = [exponential(op("+", v, -max(x), compute), compute) for v in x]
+    terms = weights if product == "exact" else [round_exact(w, product or compute) for w in weights]
+    _, below = total(terms, acc, order, compute)
+    if form == "divide":
+        return [round_exact(op("/", w, below, compute), output) for w in weights]
+    factor = op("/", 1.0, below, compute)
+    return [round_exact(op("*", w, factor, compute), output) for w in weights]
+
+
+def scaled(score, factor, *, storage, output, compute="f32"):
+    return op("*", round_exact(score, storage), round_exact(factor, compute), output)
+
+
+def silu(gate, *, storage, output, compute="f32"):
+    """gate / (1 + exp(-gate)): the exponential, 1 + it and the quotient rounded to compute, then to output."""
+    gate = round_exact(gate, storage)
+    return round_exact(op("/", gate, op("+", 1.0, exponential(-gate, compute), compute), compute), output)
+
+
+# --- a whole pass -----------------------------------------------------------------------------------------------------
+
+
+def forward(weights, config, tokens, *, storage, product="exact", acc="f32", order="seq", root_form="rsqrt",
+            softmax_form="divide"):  # fmt: skip
+    """Logits (T, V) of a small Llama, every tensor in one format, statistics in f32. weights: name -> nested lists."""
+    w = {name: rounded(tensor, storage) for name, tensor in weights.items()}
+    s = {"storage": storage, "output": storage}
+    heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    rows = [w["model.embed_tokens.weight"][t] for t in tokens]
+    tables = [rope_row(p, config.rope_theta, size, output=storage) for p in range(len(tokens))]
+
+    def linear(x, name):
+        return [dot(x, row, product=product, acc=acc, order=order, output=storage)[1] for row in w[f"{name}.weight"]]
+
+    def norm(x, name):
+        return rms_norm(x, w[name], config.rms_norm_eps, root_form=root_form, **s)
+
+    def heads_of(x):
+        return [x[i : i + size] for i in range(0, len(x), size)]
+
+    for layer in range(config.num_hidden_layers):
+        name = f"model.layers.{layer}"
+        h = [norm(x, f"{name}.input_layernorm.weight") for x in rows]
+        q, k, v = ([heads_of(linear(x, f"{name}.self_attn.{p}_proj")) for x in h] for p in "qkv")
+        q, k = ([[rotate(head, *tables[t], **s) for head in row] for t, row in enumerate(part)] for part in (q, k))
+        mixed = []
+        for t in range(len(rows)):
+            row = []
+            for head in range(heads):
+                g = head // (heads // groups)
+                raw = [dot(q[t][head], k[u][g], product=product, acc=acc, order=order, output=storage)[1]
+                       for u in range(t + 1)]  # fmt: skip
+                p = softmax([scaled(r, size**-0.5, **s) for r in raw], form=softmax_form, **s)
+                row += [dot(p, [v[u][g][c] for u in range(t + 1)], product=product, acc=acc, order=order,
+                            output=storage)[1] for c in range(size)]  # fmt: skip
+            mixed.append(row)
+        rows = [added(x, linear(m, f"{name}.self_attn.o_proj"), storage) for x, m in zip(rows, mixed, strict=True)]
+        h = [norm(x, f"{name}.post_attention_layernorm.weight") for x in rows]
+        gates, ups = ([linear(x, f"{name}.mlp.{p}_proj") for x in h] for p in ("gate", "up"))
+        acts = [[op("*", silu(a, **s), b, storage) for a, b in zip(g, u, strict=True)]
+                for g, u in zip(gates, ups, strict=True)]  # fmt: skip
+        rows = [added(x, linear(a, f"{name}.mlp.down_proj"), storage) for x, a in zip(rows, acts, strict=True)]
+    final = [norm(x, "model.norm.weight") for x in rows]
+    return [linear(x, "lm_head") for x in final]
+
+
+def added(x, y, fmt):
+    return [op("+", a, b, fmt) for a, b in zip(x, y, strict=True)]
+
+
+def rounded(values, fmt):
+    return [rounded(v, fmt) if isinstance(v, list) else round_exact(v, fmt) for v in values]
