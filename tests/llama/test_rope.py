@@ -1,0 +1,199 @@
+"""Rotary positions: frequencies, the table, its formats; layouts and scalings with known numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from softfloat_llm.errors import ConfigError
+from softfloat_llm.llama import blocks
+from softfloat_llm.llama.config import config_from_dict
+from softfloat_llm.llama.rope import inverse_frequencies, rope_table
+from softfloat_llm.numerics import reduce
+from softfloat_llm.numerics.formats import format_of
+from softfloat_llm.numerics.rounding import round_to, ulp_distance
+from softfloat_llm.recipe import recipe_of
+from tests import scalar_llama
+from tests.checkpoints import config_dict
+from tests.oracle import assert_same
+
+
+def config(size=4, theta=10000.0, **entries):
+    return config_from_dict(config_dict(head_dim=size, rope_theta=theta, **entries))
+
+
+def table(positions, recipe="f32", **entries):
+    """cos and sin (T, C/2) of positions."""
+    out = rope_table(np.array(positions), config(**entries), recipe_of(recipe).at("rope.table")).out
+    return np.split(out, 2, axis=-1)
+
+
+def values(x):
+    return np.asarray(x).astype(np.float64).tolist()
+
+
+# --- frequencies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compute", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize(("size", "theta"), [(2, 10000.0), (16, 10000.0), (64, 100000.0), (128, 500000.0), (6, 1.5)])
+def test_frequencies_are_their_scalar_twins(size, theta, compute):
+    got = inverse_frequencies(config(size, theta), format_of(compute))
+    assert_same(got, scalar_llama.frequencies(theta, size, compute))
+
+
+def test_the_first_frequency_is_1_and_the_second_half_of_the_way_is_a_root_of_theta():
+    got = inverse_frequencies(config(4, 10000.0), format_of("f32"))
+    assert got.tolist() == [1.0, float(np.float32(0.01))]
+
+
+@pytest.mark.parametrize(("scaling", "wanted"), [
+    ({"rope_type": "linear", "factor": 4.0}, [0.25, 0.0025]),
+    ({"rope_type": "dynamic", "factor": 2.0}, [1.0, 0.01]),  # up to max_position_embeddings, which is never exceeded
+    ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+      "original_max_position_embeddings": 16}, [0.5760564011, 0.00125]),
+])  # fmt: skip
+def test_scaled_frequencies_have_the_known_numbers(scaling, wanted):
+    """Known in float64 of f32 steps: a few roundings of 2^-24 each."""
+    got = inverse_frequencies(config(4, rope_scaling=scaling), format_of("f32"))
+    assert np.abs(got / wanted - 1).max() < 8 * 2.0**-24
+    assert_same(got, round_to(got, "f32"))
+
+
+def test_llama3_divides_low_frequencies_keeps_high_ones_and_blends_between():
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 8192}  # fmt: skip
+    plain = inverse_frequencies(config(128, 500000.0), format_of("f32"))
+    scaled = inverse_frequencies(config(128, 500000.0, rope_scaling=scaling), format_of("f32"))
+    wavelength = 2 * math.pi / plain
+    is_low, is_high = wavelength > 8192, wavelength < 2048
+    assert (is_low.sum(), is_high.sum()) == (29, 29)
+    assert (scaled[is_low] == plain[is_low] / 8).all()
+    assert (scaled[is_high] == plain[is_high]).all()
+    between = ~is_low & ~is_high
+    smooth = (8192 / wavelength - 1) / 3
+    assert np.abs(scaled / ((1 - smooth) * plain / 8 + smooth * plain) - 1)[between].max() < 8 * 2.0**-24
+
+
+def test_a_scaling_that_is_read_but_not_computed_is_refused():
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    with pytest.raises(ConfigError, match="rope type 'yarn' is read, but its frequencies are not computed"):
+        inverse_frequencies(config(rope_scaling=scaling), format_of("f32"))
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["f32", "bf16", "f16", "bf16,rope.table.compute=bf16", "f16,rope.table.compute=f16"])
+@pytest.mark.parametrize("theta", [10000.0, 500000.0])
+def test_the_table_is_its_scalar_twin_at_near_and_far_positions(recipe, theta):
+    spec = recipe_of(recipe).at("rope.table")
+    positions = [0, 1, 2, 3, 7, 100, 255, 257, 1023]
+    cos, sin = table(positions, recipe, size=8, theta=theta)
+    rows = [scalar_llama.rope_row(p, theta, 8, compute=str(spec.compute), output=str(spec.output)) for p in positions]
+    assert_same(cos, [row[0] for row in rows])
+    assert_same(sin, [row[1] for row in rows])
+
+
+def test_position_0_turns_nothing():
+    cos, sin = table([0], "bf16", size=8)
+    assert (values(cos), values(sin)) == ([[1.0] * 4], [[0.0] * 4])
+
+
+@pytest.mark.parametrize(("fmt", "first", "wanted"), [
+    ("bf16", 250, [250, 251, 252, 253, 254, 255, 256, 256, 258, 260, 260, 260, 262, 264, 264]),
+    ("f16", 2047, [2047, 2048, 2048, 2050, 2052, 2052]),
+])  # fmt: skip
+def test_positions_in_a_narrow_format_stand_still_and_jump(fmt, first, wanted):
+    """The first frequency is 1, so the first angle is the position as the format holds it."""
+    positions = np.arange(first, first + len(wanted))
+    taps = rope_table(positions, config(), recipe_of(f"{fmt},rope.table.compute={fmt}").at("rope.table"))
+    assert values(taps.enter[:, 0]) == wanted
+    assert values(rope_table(positions, config(), recipe_of(fmt).at("rope.table")).enter[:, 0]) == positions.tolist()
+
+
+@pytest.mark.parametrize(("theta", "at_256", "at_4095"), [(1e4, 0.2917, 1.679), (5e5, 0.449, 1.891)])
+def test_frequencies_rounded_to_bf16_move_the_cosines_of_far_positions(theta, at_256, at_4095):
+    """Head size 128; angles and cosines in float64, only the frequencies rounded."""
+    exact = theta ** (-np.arange(0, 128, 2) / 128)
+    rounded = round_to(exact, "bf16").astype(np.float64)
+    error = {p: np.abs(np.cos(p * rounded) - np.cos(p * exact)).max() for p in (256, 4095)}
+    assert error[256] == pytest.approx(at_256, abs=5e-4)
+    assert error[4095] == pytest.approx(at_4095, abs=5e-4)
+
+
+# --- rotation of known pairs ------------------------------------------------------------------------------------------
+
+
+def rotated(x, position, recipe, theta=10000.0):
+    """A vector of one head turned to a position, under a recipe."""
+    recipe = recipe_of(recipe)
+    spec = recipe.at("rope.table")
+    row = rope_table(np.array([position]), config(len(x), theta), spec).out
+    cos, sin = np.split(row, 2, axis=-1)
+    vector = round_to(np.array([[x]], np.float64), recipe.at("attn.rope").storage)
+    return values(blocks.rotate(vector, cos, sin, recipe.at("attn.rope")).out)[0][0]
+
+
+def test_rounding_each_operation_or_once_of_the_pair_1_and_1_5_at_position_6():
+    cos, sin = table([6], "bf16", size=2)
+    assert (values(cos), values(sin)) == ([[0.9609375]], [[-0.279296875]])
+    assert rotated([1, 1.5], 6, "bf16") == [1.375, 1.15625]
+    assert rotated([1, 1.5], 6, "bf16,attn.rope.form=once") == [1.3828125, 1.1640625]
+
+
+def test_the_first_component_at_position_4_with_a_bf16_table_each_and_once_and_all_in_f32():
+    assert rotated([1, 1.5], 4, "bf16")[0] == 0.48828125
+    assert rotated([1, 1.5], 4, "bf16,attn.rope.form=once")[0] == 0.484375
+    assert float(round_to(rotated([1, 1.5], 4, "f32")[0], "bf16")) == 0.482421875
+
+
+HALF_SPLIT = [-1.98411065, 1.95990067, 2.46237790, 4.01979967]
+INTERLEAVED = [-1.14263966, 1.92207560, 2.95985067, 4.02979950]
+
+
+def test_pairs_lie_half_a_head_apart():
+    got = rotated([1, 2, 3, 4], 1, "f32")
+    assert np.abs(np.array(got) - HALF_SPLIT).max() < 2.0**-22
+
+
+def test_permuted_rows_with_interleaved_pairs_equal_original_rows_with_half_split_pairs():
+    """Row 2i + j of the permuted vector is row 2j + i of the original (size 4), as GGUF stores q and k."""
+    order = [0, 2, 1, 3]
+    x = np.array([1.0, 2.0, 3.0, 4.0])
+    interleaved = np.array(rotated(x[order], 1, "f32"))[order]  # our layout on the pairs (0, 1) and (2, 3)
+    assert np.abs(interleaved - INTERLEAVED).max() < 2.0**-22
+    known = np.array([x[0] * math.cos(1) - x[1] * math.sin(1), x[1] * math.cos(1) + x[0] * math.sin(1)])
+    assert np.abs(interleaved[:2] - known).max() < 2.0**-22
+
+
+def test_scores_depend_on_the_distance_of_positions_only():
+    """In exact arithmetic; in f32 to a few roundings."""
+    q, k = [0.5, -1.25, 2.0, 0.75], [1.5, 0.25, -0.5, 1.0]
+    scores = [
+        float(reduce.dot(rotated(q, p + 3, "f32"), rotated(k, p, "f32"), "storage=f32,acc=f64")) for p in range(60)
+    ]
+    assert max(scores) - min(scores) < 2.0**-18
+
+
+# --- PyTorch ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("scaling", [None, "linear", "llama3"])
+def test_frequencies_are_those_of_transformers_to_an_ulp_of_their_powers(scaling):
+    import torch
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    entries = {"linear": {"rope_type": "linear", "factor": 4.0}, "llama3": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192}}.get(scaling)  # fmt: skip
+    theirs = LlamaRotaryEmbedding(LlamaConfig(
+        head_dim=64, hidden_size=256, num_attention_heads=4, max_position_embeddings=16384,
+        rope_parameters={"rope_theta": 500000.0, "rope_type": "default", **(entries or {})})).inv_freq  # fmt: skip
+    ours = inverse_frequencies(config(64, 500000.0, rope_scaling=entries), format_of("f32"))
+    assert theirs.dtype == torch.float32
+    assert ulp_distance(ours, theirs.numpy(), "f32").max() <= 2
