@@ -35,16 +35,15 @@ def decimal(x: float, fmt: Format) -> str:
 
 
 def about(x: float, digits: int = 3) -> str:
-    """x to a few digits, marked with `~` where they do not give x again. Whole thousands stay whole.
+    """x to a few digits, marked with `~` where they do not give x again. Below 1e9 all digits before the point stand.
 
-    >>> about(0.0937919616), about(0.75), about(math.inf)
-    ('~0.0938', '0.75', 'inf')
+    >>> about(0.0937919616), about(0.75), about(71907.0), about(math.inf)
+    ('~0.0938', '0.75', '71907', 'inf')
     """
     if not math.isfinite(x):
         return str(x)
-    text = f"{x:.{digits}g}" if abs(x) < 10**digits else f"{x:.0f}"
-    if "e+" in f"{x:.{digits}g}" and abs(x) >= 1e9:
-        text = f"{x:.{digits}g}"
+    is_long = 10**digits <= abs(x) < 1e9
+    text = f"{x:.0f}" if is_long else f"{x:.{digits}g}"
     return text if float(text) == x else f"~{text}"
 
 
@@ -53,16 +52,16 @@ def _plain(text: str) -> str:
 
 
 def binade(x: float, fmt: Format) -> str:
-    """The stretch around x in which one ulp of the format is the same: `[16, 32)`, `below 2^-14` for subnormals.
+    """The stretch around x in which one ulp of the format is the same: `[16, 32)`, `[0, 2^-14)` for subnormals.
 
     >>> from softfloat_llm.numerics.formats import f16
     >>> binade(-20.0, f16), binade(0.0, f16)
-    ('[16, 32)', 'below 2^-14')
+    ('[16, 32)', '[0, 2^-14)')
     """
     if not math.isfinite(x):
         return str(x)
     if abs(x) < fmt.smallest_normal:
-        return f"below 2^{fmt.emin}"
+        return f"[0, 2^{fmt.emin})"
     exponent = math.frexp(abs(x))[1] - 1
     if -4 <= exponent < 20:
         return f"[{_plain(repr(2.0**exponent))}, {_plain(repr(2.0 ** (exponent + 1)))})"
