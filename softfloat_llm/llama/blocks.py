@@ -71,12 +71,13 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
     """x W^T (+ bias). x (T, K); weight (N, K) in the site's storage; the result (T, N).
 
     **Rounds:** x to the storage; then as `reduce.matmul`. A bias is added to the accumulator, in its format, before the
-    rounding to the output.
+    rounding to the output; to an exact accumulator it is one more term.
     """
     at = spec.shaped(M=x.shape[0], N=weight.shape[0], K=weight.shape[1]).precision
     entered = _entered(x, spec)
-    acc, out = reduce.matmul_stages(entered, weight.T, at, workers=workers)
-    if bias is not None:
+    is_term = bias is not None and at.acc.format is None
+    acc, out = reduce.matmul_stages(entered, weight.T, at, init=bias if is_term else None, workers=workers)
+    if bias is not None and not is_term:
         acc, out = _with_bias(acc, bias, at)
 
     def terms(index: tuple[int, ...]) -> tuple[int, int]:
@@ -87,8 +88,9 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
 
 
 def _with_bias(acc: Array, bias: Array, at: Precision) -> reduce.Stages:
-    fmt = at.acc.format or at.output
-    total = round_sum(widen(acc), np.broadcast_to(widen(bias), acc.shape), fmt, at.rounding.acc)
+    assert at.acc.format is not None
+    options = {"overflow": at.overflow.acc, "subnormals": at.subnormals.acc}
+    total = round_sum(widen(acc), np.broadcast_to(widen(bias), acc.shape), at.acc.format, at.rounding.acc, **options)
     return reduce.rounded_output(total, at)
 
 

@@ -147,6 +147,20 @@ def test_a_bias_is_added_to_the_accumulator_before_the_output_rounding(recipe):
     assert_same(got.out, round_to(np.array(sums), fmt))
 
 
+def test_a_bias_is_one_more_term_of_an_exact_sum():
+    """257 ties back to 256 if the sum of the products is rounded before the bias comes."""
+    x, weight, bias = (round_to(np.array(v), "bf16") for v in ([[256.0, 1.0]], [[1.0, 1.0]], [1.0]))
+    taps = blocks.linear(x, weight, at("bf16,acc=exact", "attn.q_proj"), bias=bias)
+    assert (values(taps.out), values(taps.acc)) == ([[258.0]], [[258.0]])
+
+
+def test_a_bias_that_overflows_saturates_where_the_accumulator_does():
+    x, weight, bias = (round_to(np.array(v), "f16") for v in ([[60000.0]], [[1.0]], [60000.0]))
+    for overflow, wanted in (("saturate", 65504.0), ("ieee", float("inf"))):
+        spec = at(f"f16,acc=f16,matmul.overflow={overflow}", "attn.q_proj")
+        assert values(blocks.linear(x, weight, spec, bias=bias).out) == [[wanted]]
+
+
 def test_a_linear_layer_tells_after_how_many_terms_a_sum_left_its_format():
     ones, weight = round_to(np.ones((1, 6)), "f16"), round_to(np.full((2, 6), [[30000.0]] * 2), "f16")
     weight[1] = 1
