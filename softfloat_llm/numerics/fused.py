@@ -44,17 +44,18 @@ class Pairs:
         assert at.acc.format is not None
         self.adder = replace(adder, input=adder.input or at.storage, output=adder.output or at.acc.format)
         self.left, self.right = _read(left, self.adder), _read(right, self.adder)
+        self.shape = np.broadcast_shapes(self.left.shape[1:], self.right.shape[1:])
         self._exponents = tuple(_exponents(x, self.adder) for x in (self.left, self.right))
 
-    def __call__(self, k: int) -> Float64Array:
+    def __call__(self, k: int, out: Float64Array | None = None) -> Float64Array:
         """The exact product k."""
-        product: Float64Array = self.left[k] * self.right[k]
+        product: Float64Array = np.multiply(self.left[k], self.right[k], out=out)
         return product
 
-    def exponent(self, k: int) -> Exponents:
+    def exponent(self, k: int, out: Exponents) -> Exponents:
         """The exponent of product k: that of a plus that of b, which is that of the product or one less."""
         of_left, of_right = self._exponents
-        exponent: Exponents = of_left[k] + of_right[k]
+        exponent: Exponents = np.add(of_left[k], of_right[k], out=out)
         return exponent
 
     def fuse(self, c: Float64Array, ks: tuple[int, ...]) -> Float64Array:
@@ -117,17 +118,18 @@ def _cut_sum(
     """
     bits, output = pairs.adder.fraction_bits, pairs.adder.output
     assert output is not None
-    exponent = np.full(np.broadcast_shapes(pairs.left.shape[1:], pairs.right.shape[1:]), floor, np.int16)
+    exponent, of_product = np.full(pairs.shape, floor, np.int16), np.empty(pairs.shape, np.int16)
     for k in ks:
-        np.maximum(exponent, pairs.exponent(k), out=exponent)
+        np.maximum(exponent, pairs.exponent(k, out=of_product), out=exponent)
     largest = np.minimum(exponent.astype(np.int64), _OF_INFINITY)
     if c is not None:  # the emin of the narrowest register: a c that is zero must not raise E
         largest = np.maximum(largest, np.where(c == 0, floor, np.maximum(_exponent_of(c), _register(output).emin)))
     scale = _power_of_two(bits - largest)
-    total = np.zeros(exponent.shape) if c is None else np.trunc(c * scale)
+    total = np.zeros(pairs.shape) if c is None else np.trunc(c * scale)
+    term = np.empty(pairs.shape)
     for k in ks:
-        term = pairs(k) * scale
-        total += np.trunc(term, out=term)
+        np.multiply(pairs(k, out=term), scale, out=term)
+        np.add(total, np.trunc(term, out=term), out=total)
     return total, largest
 
 
