@@ -8,7 +8,8 @@ import tomllib
 import pytest
 
 from softfloat_llm.errors import FormatError, OrderError, PrecisionError, RecipeError, WordError
-from softfloat_llm.recipe import Recipe, Setting, recipe_names, recipe_of, settings_of, to_toml
+from softfloat_llm.recipe import Recipe, recipe_names, recipe_of, to_toml
+from softfloat_llm.site_specs import Setting, settings_of
 from softfloat_llm.sites import MATMUL, SITES
 
 NORMS = ("norm.input", "norm.post_attention", "norm.final")

@@ -18,7 +18,7 @@ from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_block, round_sum, round_wide, widen
-from softfloat_llm.recipe import SiteSpec
+from softfloat_llm.site_specs import SiteSpec
 
 
 class Taps(NamedTuple):
@@ -237,9 +237,7 @@ def _grouped(left: Array, right: Array, spec: SiteSpec) -> Taps:
         reduce.matmul_stages(left[:, g * share : (g + 1) * share].reshape(-1, length), right[g], at)
         for g in range(groups)
     ]
-    acc, out = (
-        np.concatenate([part[i].reshape(positions, share, -1) for part in stages], axis=1) for i in range(2)
-    )
+    acc, out = (np.concatenate([part[i].reshape(positions, share, -1) for part in stages], axis=1) for i in range(2))
 
     def terms(index: tuple[int, ...]) -> tuple[int, int]:
         position, head, column = index

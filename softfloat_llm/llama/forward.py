@@ -22,9 +22,11 @@ from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.rope import rope_table
 from softfloat_llm.llama.weights import EMBEDDING, Weights
 from softfloat_llm.numerics.formats import Array, Format, format_of
-from softfloat_llm.recipe import Recipe, SiteSpec
+from softfloat_llm.recipe import Recipe
+from softfloat_llm.site_specs import SiteSpec
 from softfloat_llm.trace import Event, Trace
 
+LAYER = "model.layers.%d."
 Step = Callable[[int, int], None]
 """Called with (layers done, layers in all)."""
 
@@ -52,48 +54,67 @@ def forward(
     store = weights if isinstance(weights, StoredWeights) else StoredWeights(weights, recipe)
     cache = KVCache(config, recipe, len(ids)) if cache is None else cache
     cache.make_room(ids.shape[1])
-    at, see = recipe.at, _Recorder(recipe, trace or Trace(()), cache)
-    batch, length = ids.shape
-    heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    places = np.arange(cache.length, cache.length + length) - cache.padding[:, None]  # (B, T)
-
-    def dense(site: str, x: Array, name: str) -> Array:
-        weight, bias = store.linear(site, name)
-        return see(site, blocks.linear(x, weight, at(site), bias=bias, workers=workers))
-
-    def norm(site: str, x: Array, name: str) -> Array:
-        return see(site, blocks.rms_norm(x, store[name], at(site), config.rms_norm_eps))
-
+    run = _Pass(store, recipe, cache, _Recorder(recipe, trace or Trace(()), cache), workers)
+    at, see = recipe.at, run.see
+    places = np.maximum(np.arange(cache.length, cache.length + ids.shape[1]) - cache.padding[:, None], 0)  # (B, T)
     x = see("embed", blocks.embedding(store[EMBEDDING][ids.reshape(-1)], at("embed")))  # (B*T, D)
-    table = see("rope.table", rope_table(np.maximum(places, 0).reshape(-1), config, at("rope.table")))  # (B*T, C)
-    cos, sin = table[:, : size // 2], table[:, size // 2 :]  # (B*T, C/2) each
+    table = see("rope.table", rope_table(places.reshape(-1), config, at("rope.table")))  # (B*T, C)
     for layer in range(config.num_hidden_layers):
-        see.layer, prefix = layer, f"model.layers.{layer}."
-        h = norm("norm.input", x, prefix + "input_layernorm.weight")  # (B*T, D)
-        q = dense("attn.q_proj", h, prefix + "self_attn.q_proj").reshape(-1, heads, size)  # (B*T, H, C)
-        k = dense("attn.k_proj", h, prefix + "self_attn.k_proj").reshape(-1, groups, size)  # (B*T, G, C)
-        v = dense("attn.v_proj", h, prefix + "self_attn.v_proj").reshape(-1, groups, size)  # (B*T, G, C)
-        both = see("attn.rope", blocks.rotate(np.concatenate([q, k], axis=1), cos, sin, at("attn.rope")))
-        q, k = both[:, :heads], both[:, heads:]
-        k = see("kv.k", _kept(k, at("kv.k"), at("attn.rope").output))  # (B*T, G, C)
-        v = see("kv.v", _kept(v, at("kv.v"), at("attn.v_proj").output))  # (B*T, G, C)
-        cache.append(layer, *(part.reshape(batch, length, groups, size) for part in (k, v)))
-        h = _attention(q.reshape(batch, length, heads, size), layer, cache, recipe, see)  # (B*T, H*C)
-        h = dense("attn.o_proj", h, prefix + "self_attn.o_proj")  # (B*T, D)
-        x = see("attn.residual", blocks.residual(x, h, at("attn.residual")))
-        h = norm("norm.post_attention", x, prefix + "post_attention_layernorm.weight")
-        gate = dense("mlp.gate_proj", h, prefix + "mlp.gate_proj")  # (B*T, F)
-        up = dense("mlp.up_proj", h, prefix + "mlp.up_proj")  # (B*T, F)
-        h = see("mlp.act_mul", blocks.multiply(see("mlp.act", blocks.silu(gate, at("mlp.act"))), up, at("mlp.act_mul")))
-        h = dense("mlp.down_proj", h, prefix + "mlp.down_proj")  # (B*T, D)
-        x = see("mlp.residual", blocks.residual(x, h, at("mlp.residual")))
+        see.layer = layer
+        x = _layer(x, table, layer, run)
         if step is not None:
             step(layer + 1, config.num_hidden_layers)
     see.layer = None
-    h = norm("norm.final", x, "model.norm.weight")
-    logits = dense("lm_head", h, "lm_head")  # (B*T, V)
-    cache.length += length
-    return logits if np.ndim(tokens) == 1 else logits.reshape(batch, length, -1)
+    h = run.norm("norm.final", x, "model.norm.weight")
+    logits = run.dense("lm_head", h, "lm_head")  # (B*T, V)
+    cache.length += ids.shape[1]
+    return logits if np.ndim(tokens) == 1 else logits.reshape(*ids.shape, -1)
+
+
+def _layer(x: Array, table: Array, layer: int, run: _Pass) -> Array:
+    """One decoder layer. x (B*T, D), table (B*T, C): cos, then sin; the result (B*T, D)."""
+    at, see, config, cache = run.recipe.at, run.see, run.store.config, run.cache
+    heads, groups, size, prefix = config.num_attention_heads, config.num_key_value_heads, config.head_dim, LAYER % layer
+    cos, sin = table[:, : size // 2], table[:, size // 2 :]  # (B*T, C/2) each
+    h = run.norm("norm.input", x, prefix + "input_layernorm.weight")  # (B*T, D)
+    q = run.dense("attn.q_proj", h, prefix + "self_attn.q_proj").reshape(-1, heads, size)  # (B*T, H, C)
+    k = run.dense("attn.k_proj", h, prefix + "self_attn.k_proj").reshape(-1, groups, size)  # (B*T, G, C)
+    v = run.dense("attn.v_proj", h, prefix + "self_attn.v_proj").reshape(-1, groups, size)  # (B*T, G, C)
+    both = see("attn.rope", blocks.rotate(np.concatenate([q, k], axis=1), cos, sin, at("attn.rope")))
+    q, k = both[:, :heads], both[:, heads:]
+    k = see("kv.k", _kept(k, at("kv.k"), at("attn.rope").output))  # (B*T, G, C)
+    v = see("kv.v", _kept(v, at("kv.v"), at("attn.v_proj").output))  # (B*T, G, C)
+    cache.append(layer, *(part.reshape(cache.batch, -1, groups, size) for part in (k, v)))
+    h = _attention(q.reshape(cache.batch, -1, heads, size), layer, cache, run.recipe, see)  # (B*T, H*C)
+    h = run.dense("attn.o_proj", h, prefix + "self_attn.o_proj")  # (B*T, D)
+    x = see("attn.residual", blocks.residual(x, h, at("attn.residual")))
+    h = run.norm("norm.post_attention", x, prefix + "post_attention_layernorm.weight")
+    gate = run.dense("mlp.gate_proj", h, prefix + "mlp.gate_proj")  # (B*T, F)
+    up = run.dense("mlp.up_proj", h, prefix + "mlp.up_proj")  # (B*T, F)
+    h = see("mlp.act_mul", blocks.multiply(see("mlp.act", blocks.silu(gate, at("mlp.act"))), up, at("mlp.act_mul")))
+    h = run.dense("mlp.down_proj", h, prefix + "mlp.down_proj")  # (B*T, D)
+    return see("mlp.residual", blocks.residual(x, h, at("mlp.residual")))
+
+
+class _Pass(NamedTuple):
+    """What stays the same through a pass: weights, recipe, cache, recorder; and the two blocks that have weights."""
+
+    store: StoredWeights
+    recipe: Recipe
+    cache: KVCache
+    see: _Recorder
+    workers: int
+
+    def dense(self, site: str, x: Array, name: str) -> Array:
+        """x W^T (+ bias) with the weight of that name. x (B*T, K); the result (B*T, N)."""
+        weight, bias = self.store.linear(site, name)
+        return self.see(site, blocks.linear(x, weight, self.recipe.at(site), bias=bias, workers=self.workers))
+
+    def norm(self, site: str, x: Array, name: str) -> Array:
+        """RMSNorm with the weight of that name. x (B*T, D); the result (B*T, D)."""
+        return self.see(
+            site, blocks.rms_norm(x, self.store[name], self.recipe.at(site), self.store.config.rms_norm_eps)
+        )
 
 
 def _attention(q: Array, layer: int, cache: KVCache, recipe: Recipe, see: _Recorder) -> Array:

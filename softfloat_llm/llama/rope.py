@@ -16,7 +16,7 @@ from softfloat_llm.llama.config import Config, RopeScaling
 from softfloat_llm.numerics import functions, ops
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.rounding import carry, round_wide, widen
-from softfloat_llm.recipe import SiteSpec
+from softfloat_llm.site_specs import SiteSpec
 
 
 def rope_table(positions: Array, config: Config, spec: SiteSpec) -> Taps:

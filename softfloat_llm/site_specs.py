@@ -1,0 +1,187 @@
+"""What applies at one site: settings as a recipe says them, and the stages that they come to.
+
+A `Setting` is one word for one key at some sites, for all shapes or for some. A `SiteSpec` is all of them decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from softfloat_llm.conditions import Condition
+from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest
+from softfloat_llm.numerics.formats import Format, f32, format_of
+from softfloat_llm.numerics.precision import Precision, precision_of_keys
+from softfloat_llm.sites import MODE_KEYS, SITES, Site, select, specificity
+
+
+@dataclass(frozen=True)
+class Setting:
+    """At the sites that `selector` names, `key` is `word`: always, or for the shapes that `when` admits."""
+
+    selector: str
+    key: str
+    word: str
+    when: Condition | None = None
+
+    def __str__(self) -> str:
+        return f"{self.selector}.{self.full_key}={self.word}"
+
+    @property
+    def full_key(self) -> str:
+        """The key as a recipe file says it: `order`, or `order if M == 1`."""
+        return self.key if self.when is None else f"{self.key} if {self.when}"
+
+
+@dataclass(frozen=True)
+class SiteSpec:
+    """What applies at one site: its stages, the format of its other steps, and its options."""
+
+    site: str
+    precision: Precision
+    compute: Format
+    options: Mapping[str, str]
+    settings: Mapping[str, Setting]
+    """key -> the setting that decided it."""
+    rules: tuple[Setting, ...] = ()
+    """Settings for certain shapes, the one that wins first."""
+
+    def shaped(self, **dims: int) -> SiteSpec:
+        """What applies at these dimensions: M rows, N columns, K terms, and B such products at once."""
+        chosen: dict[str, Setting] = {}
+        for rule in self.rules:
+            assert rule.when is not None
+            if rule.key not in chosen and rule.when.holds(dims):
+                chosen[rule.key] = rule
+        return self._replaced(tuple(chosen.values())) if chosen else self
+
+    def _replaced(self, chosen: tuple[Setting, ...]) -> SiteSpec:
+        return _shaped_spec(self.site, tuple(self.settings.values()), chosen)
+
+    @property
+    def storage(self) -> Format:
+        return self.precision.storage
+
+    @property
+    def output(self) -> Format:
+        return self.precision.output
+
+    def words(self) -> dict[str, str]:
+        """Every key of the site with its word, as a recipe file would say it."""
+        site = SITES[self.site]
+        words = {key: word for key, word in self.precision.items() if site.takes(key)}
+        if "compute" in site.keys:
+            words["compute"] = str(self.compute)
+        words |= dict(self.options)
+        for rule in self.rules:  # the first one wins
+            words.setdefault(rule.full_key, rule.word)
+        return words
+
+
+def takers(setting: Setting) -> list[str]:
+    """The sites that a setting reaches: those it names which have such a key. Raises RecipeError where none has."""
+    names = select(setting.selector)
+    takers = [name for name in names if SITES[name].takes(setting.key)]
+    if not takers and "." in setting.key:
+        select(f"{setting.selector}.{setting.key.partition('.')[0]}")  # a misspelt site: `attn.sofmax.acc`
+    if not takers:
+        keys = sorted({key for name in names for key in (*SITES[name].keys, *SITES[name].forms)}) + list(MODE_KEYS)
+        raise RecipeError(
+            f"{setting}: site {setting.selector!r} has no {setting.key!r}.{nearest(setting.key, keys)}"
+            f" It takes {', '.join(keys)}."
+        )
+    return takers
+
+
+def rules_for(name: str, layer: tuple[Setting, ...], decided: Mapping[str, Setting]) -> list[Setting]:
+    """The rules of a layer that hold at a site: narrower selectors first, none that a narrower plain word ends."""
+    rules = [s for s in layer if s.when is not None and name in takers(s)]
+    rules.sort(key=lambda s: -specificity(s.selector))
+    return [rule for rule in rules if not _is_ended(rule, decided.get(rule.key), layer)]
+
+
+def _is_ended(rule: Setting, plain: Setting | None, layer: tuple[Setting, ...]) -> bool:
+    return plain is not None and plain in layer and specificity(plain.selector) > specificity(rule.selector)
+
+
+@lru_cache(maxsize=512)
+def _shaped_spec(site: str, settings: tuple[Setting, ...], chosen: tuple[Setting, ...]) -> SiteSpec:
+    return site_spec(SITES[site], {s.key: s for s in (*settings, *chosen)}, ())
+
+
+def site_spec(site: Site, settings: Mapping[str, Setting], rules: tuple[Setting, ...]) -> SiteSpec:
+    words = {key: setting.word for key, setting in settings.items()}
+    try:
+        options = {key: _option(site, key, words.get(key)) for key in site.forms}
+        for key in ("storage", "output", "compute"):
+            _refuse_f64(key, words.get(key))
+        compute = format_of(words.get("compute", "f32"))
+        if options.get("exp", "correct") != "correct" and compute != f32:
+            raise RecipeError(f"exp={options['exp']!r} is made of float32 steps: compute must be f32, not {compute}.")
+        spec = SiteSpec(site.name, _precision(site, words, compute), compute, options, settings, rules)
+    except WordError as error:
+        raise type(error)(f"At site {site.name!r}: {error}") from None
+    for rule in rules:  # a rule that is never met must have a meaning too
+        spec._replaced((rule,))
+    return spec
+
+
+def _refuse_f64(key: str, word: str | None) -> None:
+    """f64 is for looking at single values: exp, cos and the like are correctly rounded to at most 24 bits."""
+    if word is not None and format_of(word).precision > 24:
+        raise FormatError(f"{key}={word}: tensors of a forward pass have at most f32's 24 bits (acc=f64 is possible).")
+
+
+def _precision(site: Site, words: Mapping[str, str], compute: Format) -> Precision:
+    """The stages of a site. Where a reduction does not say `product`, its terms are rounded to `compute`."""
+    keys = {key: word for key, word in words.items() if key not in site.forms and key != "compute"}
+    if "compute" in site.keys and "product" in site.keys:
+        keys.setdefault("product", str(compute))
+    return precision_of_keys(keys)
+
+
+def _option(site: Site, key: str, word: str | None) -> str:
+    known = site.forms[key]
+    if word is None:
+        return known[0]
+    if word not in known:
+        raise RecipeError(f"{key}={word!r} is unknown.{nearest(word, known)} It can be {' or '.join(known)}.")
+    return word
+
+
+def settings_of(path: str, word: str) -> list[Setting]:
+    """The settings of `SITE.KEY` = word; `SITE` = format is short for its storage and output.
+
+    `SITE.KEY if CONDITION` is a rule for certain shapes: see `conditions.Condition`.
+    Raises RecipeError where the path names no site, or a key that the site does not take.
+    """
+    place, _, condition = path.partition(" if ")
+    selector, key = _site_and_key(place)
+    if key is not None:
+        setting = Setting(selector, key, word, Condition(condition) if condition else None)
+        takers(setting)
+        return [setting]
+    try:
+        format_of(word)
+    except FormatError as error:
+        raise RecipeError(f"{path}={word}: a site alone takes a format (its storage and output). {error}") from None
+    return [Setting(selector, key, word) for key in ("storage", "output") if _has_taker(selector, key)]
+
+
+def _has_taker(selector: str, key: str) -> bool:
+    return any(SITES[name].takes(key) for name in select(selector))
+
+
+def _site_and_key(path: str) -> tuple[str, str | None]:
+    """Cut a path where the site ends: the longest beginning that is a selector."""
+    parts = path.split(".")
+    for cut in range(len(parts), 0, -1):
+        selector = ".".join(parts[:cut])
+        try:
+            select(selector)
+        except RecipeError:
+            continue
+        return selector, ".".join(parts[cut:]) or None
+    select(parts[0] if len(parts) == 1 else ".".join(parts[:-1]))
+    raise AssertionError(path)  # pragma: no cover - select has raised
