@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,14 @@ class Console:
         code = run([str(word) for word in words])
         said = self.capture.readouterr()
         return Answer(code, said.out, said.err)
+
+
+@cache
+def output(*words: str) -> str:
+    """What the program prints in this process, run once for the same words."""
+    with redirect_stdout(io.StringIO()) as told:
+        assert run(list(words)) == 0
+    return told.getvalue()
 
 
 def command(*words: str | Path) -> list[str]:
