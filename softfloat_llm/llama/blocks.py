@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from softfloat_llm.numerics import functions, ops, reduce
-from softfloat_llm.numerics.accumulate import arithmetic_of, terms_until_nonfinite
+from softfloat_llm.numerics.accumulate import arithmetic_of, terms_of, terms_until_nonfinite
 from softfloat_llm.numerics.engine_functions import EXPONENTIALS
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
-from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_block, round_sum, round_wide, widen
 from softfloat_llm.site_specs import SiteSpec
@@ -99,10 +98,9 @@ def terms_left(a: Array, b: Array, at: Precision) -> tuple[int, int]:
     n = len(a)
     if at.acc.format is None:
         return n, n
-    products = rounded_product(widen(a), widen(b), at)
     with np.errstate(all="ignore"):
-        count = terms_until_nonfinite(at.order.tree(n).program(), lambda k: products[k], arithmetic_of(at.acc, at), n)
-    return count, n
+        terms, steps = terms_of(a, b, at), arithmetic_of(at.acc, at)
+        return terms_until_nonfinite(at.order.tree(n).program(), terms, steps, n), n
 
 
 # --- norm -------------------------------------------------------------------------------------------------------------
