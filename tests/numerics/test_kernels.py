@@ -137,9 +137,8 @@ def test_fast_form_equals_its_twin_in_every_order(name: str, make: Any) -> None:
         at = at_of(text, order)
         assert kernels.path_of(at) == path
         rng = rng_of(name, make.__name__, order)
-        for k in (33, 70):
-            a, b = make(rng, (5, k), at.storage), make(rng, (k, 33), at.storage)
-            assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at), (name, order, k))
+        a, b = make(rng, (5, 47), at.storage), make(rng, (47, 33), at.storage)
+        assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at), (name, order))
 
 
 @pytest.mark.parametrize("text", EVIDENT)
@@ -213,13 +212,14 @@ def tied_factors(bits: int) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in itertools.islice(ties, 8)]
 
 
+@pytest.mark.parametrize("exponent", [-16, -18, -19, -20, -21, -22, -24, -50])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_trifle_in_a_bf16_accumulator_decides_a_tie_far_above_it(sign: float) -> None:
+def test_a_trifle_in_a_bf16_accumulator_decides_a_tie_far_above_it(sign: float, exponent: int) -> None:
     """2^-100 lies beyond float64's reach of a product of 2^15, and still decides where its middle goes."""
     at = at_of("bf16,acc=bf16")
     for x, y in tied_factors(8):
-        a = np.array([[2.0**-50, x]], at.storage.dtype)
-        b = np.array([[sign * 2.0**-50], [y]], at.storage.dtype)
+        a = np.array([[2.0**exponent, x]], at.storage.dtype)
+        b = np.array([[sign * 2.0**exponent], [y]], at.storage.dtype)
         with_trifle = kernels.matmul(a, b, at)
         assert_same_bits(with_trifle, twin(a, b, at), (x, y))
         assert (with_trifle > x * y) == (sign > 0)
@@ -239,7 +239,7 @@ def test_a_sum_that_underflowed_keeps_its_sign_among_zeros(text: str) -> None:
 
 def test_a_product_that_underflows_to_minus_zero_meets_a_sum_that_is_minus_zero() -> None:
     at = at_of("f32,acc=bf16,product=f32")
-    a, b = np.array([[-(2.0**-70), -(2.0**-100)]], np.float32), np.array([[2.0**-70], [2.0**-100]], np.float32)
+    a, b = np.array([[-(2.0**-70), -(2.0**-75)]], np.float32), np.array([[2.0**-70], [2.0**-75]], np.float32)
     found = kernels.matmul(a, b, at)
     assert_same_bits(found, twin(a, b, at))
     assert np.signbit(found).all()
@@ -256,13 +256,14 @@ def test_an_f32_fma_decides_ties_that_float64_cannot_see() -> None:
 
 
 def test_f32_sums_below_the_normal_range_are_rounded_once() -> None:
-    """Products below 2^-130 beside sums below 2^-126: the exact sum has more bits than float64 there."""
+    """2^-127 + 2^-150 + 2^-186: the last bit decides the tie of the subnormals, and is beyond float64's reach."""
     at = at_of("f32,acc=f32")
-    rng = rng_of("subnormal fma")
-    scales = 2.0 ** rng.choice([-76.0, -70.0, -64.0, -63.0], (64, 1))
-    a = (rng.standard_normal((8, 64)) * scales.T).astype(np.float32)
-    b = (rng.choice([1.0, -1.0, 0.5, 1 + 2.0**-23, 1 + 2.0**-12], (64, 16)) * scales).astype(np.float32)
-    assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at))
+    x, y = 1 + 2.0**-12, 1 - 2.0**-12 + 2.0**-24  # their product is 1 + 2^-36
+    a = np.array([[2.0**-63, x * 2.0**-75]], np.float32)
+    b = np.array([[2.0**-64, -(2.0**-64)], [y * 2.0**-75, -y * 2.0**-75]], np.float32)
+    found = kernels.matmul(a, b, at)
+    assert_same_bits(found, twin(a, b, at))
+    assert found.tolist() == [[2.0**-127 + 2.0**-149, -(2.0**-127) - 2.0**-149]]
 
 
 @pytest.mark.parametrize("text", ["bf16,acc=f32,subnormals=ftz+daz", "f32,acc=f32,product=f32,subnormals=ftz+daz"])
@@ -284,6 +285,15 @@ def test_an_f16_sum_that_overflowed_does_not_come_back() -> None:
             found = kernels.matmul(a, b, at)
             assert_same_bits(found, twin(a, b, at), (last, sign))
             assert np.isinf(found).all() == (last >= 16.0)
+
+
+def test_an_f16_sum_can_overflow_because_of_where_it_starts() -> None:
+    at = at_of("f16,acc=f16")
+    rng = rng_of("start")
+    a, b = everyday(rng, (5, 33), at.storage), everyday(rng, (33, 9), at.storage) * np.float16(16)
+    for start in (65504.0, -65504.0, 60000.0, -np.inf, np.nan):
+        init = np.full((5, 9), start)
+        assert_same_bits(kernels.matmul(a, b, at, init=init), twin(a, b, at, init), start)
 
 
 # --- inputs, memory, workers ----------------------------------------------------------------------------------------
