@@ -166,23 +166,21 @@ def _plain_words(storage: str, words: Mapping[str, str]) -> dict[str, dict[str, 
 
 def _flag_layer(flags: Mapping[str, str]) -> tuple[Setting, ...]:
     """The settings that precision flags mean: storage everywhere, the sums' stages at the matrix products only."""
-    settings = []
-    for key, word in flags.items():
-        match key:
-            case "storage":
-                settings += [Setting("*", "storage", word)]
-                if format_of(word).name != "tf32":  # tf32 is a compute path: the tensors between the sites stay f32
-                    settings += [Setting("*", "output", word)]
-                else:
-                    settings = [Setting("*", "storage", "f32"), Setting("*", "output", "f32")]
-                    settings += [Setting("matmul", "storage", word)]
-            case "kv":
-                settings += [Setting("kv", "storage", word)]
-            case "rounding" | "subnormals":
-                settings += [Setting("*", key, word)]
-            case _:
-                settings += [Setting("matmul", key, word)]
-    return tuple(settings)
+    return tuple(setting for key, word in flags.items() for setting in _flag_settings(key, word))
+
+
+def _flag_settings(key: str, word: str) -> list[Setting]:
+    match key:
+        case "storage" if format_of(word).name == "tf32":  # a compute path: the tensors between the sites stay f32
+            between = [Setting("*", "storage", "f32"), Setting("*", "output", "f32")]
+            return [*between, Setting("matmul", "storage", word)]
+        case "storage":
+            return [Setting("*", "storage", word), Setting("*", "output", word)]
+        case "kv":
+            return [Setting("kv", "storage", word)]
+        case "rounding" | "subnormals":
+            return [Setting("*", key, word)]
+    return [Setting("matmul", key, word)]
 
 
 _AT = re.compile(r"(?P<path>[^=\s]+)=(?P<word>.+)")

@@ -216,7 +216,7 @@ def simulate(
     model: str | Path | Model = "tiny",
     recipe: str | Path | Recipe = "f32",
     steps: int = 1,
-    teacher: Run | None = None,
+    teacher: Run | str | Path | None = None,
     taps: str | Sequence[str] = ("*.out",),
     workers: int = 1,
     progress: Progress | None = None,
@@ -224,16 +224,19 @@ def simulate(
     """Run a model on a prompt under a recipe.
 
     prompt: a text (default "The capital of France is"), or `tokens`: ids (T,). `steps` tokens are chosen greedily, the
-    lowest index among equals; each but the last is fed in turn through the key and value cache. With `teacher`, a run
-    of the same prompt, the teacher's tokens are fed instead of the run's own, for as many steps as it has. `taps`:
-    shell-style patterns of the values to keep (`*.out`, `layers.3.*`); the logits are always kept. The bits do not
-    depend on `workers`.
+    lowest index among equals; each but the last is fed in turn through the key and value cache. An end-of-text token
+    is a token like any other. With `teacher`, a run of the same prompt (or the folder of a saved one), the teacher's
+    tokens are fed instead of the run's own, for as many steps as it has. `taps`: shell-style patterns of the values to
+    keep (`*.out`, `layers.3.*`); the logits are always kept. The bits do not depend on `workers`.
     **Raises** TokenError for an empty prompt, ids out of range or too many positions; RecipeError, CheckpointError,
     ConfigError or FetchError; NonFiniteError where a token would be taken from a row with NaN.
     """
+    if not isinstance(workers, int) or workers < 1:
+        raise RunError(f"workers is {workers!r}: at least 1 does the work.")
     opened = model if isinstance(model, Model) else open_model(model, progress)
     chosen = recipe_of(recipe)
-    prompt_tokens, forced, steps = _what_to_feed(opened, prompt, tokens, steps, teacher)
+    reference = Run.load(teacher) if isinstance(teacher, (str, Path)) else teacher
+    prompt_tokens, forced, steps = _what_to_feed(opened, prompt, tokens, steps, reference)
     trace = Trace((*((taps,) if isinstance(taps, str) else taps), LOGITS))
     step = None if progress is None else lambda done, total: progress(chosen.name, done, total)
     logits, generated, fed = decode(

@@ -160,6 +160,7 @@ def settings_of(path: str, word: str) -> list[Setting]:
     selector, key = _site_and_key(place)
     if key is not None:
         setting = Setting(selector, key, word, Condition(condition) if condition else None)
+        _check_rule(setting)
         takers(setting)
         return [setting]
     try:
@@ -167,6 +168,25 @@ def settings_of(path: str, word: str) -> list[Setting]:
     except FormatError as error:
         raise RecipeError(f"{path}={word}: a site alone takes a format (its storage and output). {error}") from None
     return [Setting(selector, key, word) for key in ("storage", "output") if _has_taker(selector, key)]
+
+
+_NOT_BY_SHAPE = ("storage", "output", "compute")
+
+
+def _check_rule(setting: Setting) -> None:
+    """Rules speak of how a sum is made. Formats of tensors and forms of elementwise steps hold for all shapes."""
+    if setting.when is None:
+        return
+    is_format = setting.key in _NOT_BY_SHAPE or setting.key.startswith("storage.")
+    elsewhere = [
+        name for name in takers(setting) if "order" not in SITES[name].keys or setting.key in SITES[name].forms
+    ]
+    if is_format or elsewhere:
+        where = "" if is_format else f" at {elsewhere[0]!r}"
+        raise RecipeError(
+            f"{setting}: {setting.key!r} cannot depend on the shape{where}. What can: product, acc, order, rounding,"
+            " subnormals and overflow of the sites that make sums."
+        )
 
 
 def _has_taker(selector: str, key: str) -> bool:

@@ -20,7 +20,8 @@ class Site:
     """One place where a precision applies.
 
     `keys` are the settings that it takes beside the modes; `forms` maps an option to the words that it can have, the
-    usual one first. `compute` is the format of the steps that are no sums (a square root, an exponential, a division).
+    usual one first. `compute` is the format of the steps that are no sums (a square root, an exponential, a division):
+    always ties to even with subnormals kept, whatever the modes of the stages.
     """
 
     name: str

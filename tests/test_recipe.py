@@ -418,3 +418,21 @@ def test_a_residual_stream_in_two_formats_is_refused_with_both_sides_and_the_cur
 
 def test_a_stream_in_f32_beside_bf16_branches_fits():
     recipe_of("bf16,embed=f32,attn.residual=f32,mlp.residual=f32").check_fit()
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["lm_head.output", "attn.q_proj.storage", "attn.q_proj.storage.rounding", "attn.rope.form", "mlp.act.output",
+     "kv.k.storage", "norm.compute", "attn.softmax.form", "*.rounding"],
+)  # fmt: skip
+def test_a_format_or_form_that_depends_on_the_shape_is_refused(place):
+    word = {"form": "once", "rounding": "toward_zero"}.get(place.rsplit(".", 1)[-1], "f32")
+    with pytest.raises(RecipeError, match=r"cannot depend on the shape|has no"):
+        Recipe(storage="bf16", at={f"{place} if M >= 2": word})
+
+
+def test_a_sum_may_be_made_in_another_way_for_another_shape():
+    recipe = Recipe(storage="bf16", at={"matmul.acc if M == 1": "f16", "norm.order if K >= 16": "lanes:8"})
+    assert str(recipe.at("lm_head").shaped(M=1).precision.acc) == "f16"
+    assert str(recipe.at("lm_head").shaped(M=2).precision.acc) == "f32"
+    assert str(recipe.at("norm.final").shaped(K=96).precision.order) == "lanes:8"

@@ -501,3 +501,17 @@ def test_run_json_holds_no_time_and_is_the_same_each_time(reference, tmp_path):
     assert body["model"]["sha256"] == reference.model_digest
     assert body["recipe"]["site"] == recipe_of("f32").words()
     assert body["digest"] == reference.digest
+
+
+def test_a_saved_run_can_be_the_teacher(tmp_path):
+    reference = simulate("The cup is", recipe="f32", steps=3)
+    reference.save(tmp_path / "reference")
+    forced = simulate(recipe="bf16", teacher=tmp_path / "reference")
+    assert forced.fed == reference.fed
+    assert forced.digest == simulate(recipe="bf16", teacher=reference).digest
+
+
+@pytest.mark.parametrize("workers", [0, -3, 1.5])
+def test_fewer_than_one_worker_is_refused(workers):
+    with pytest.raises(RunError, match="workers is"):
+        simulate(workers=workers)

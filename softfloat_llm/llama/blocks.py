@@ -49,7 +49,7 @@ def stored(x: Array, fmt: Format, at: Precision) -> Array:
     """x (...) as the storage stage keeps it: rounded once to the format where it does not lie in it already."""
     if fmt.has_own_dtype and x.dtype == fmt.dtype:
         return x
-    return round_block(x, fmt, at.rounding.storage, overflow=at.overflow.storage, subnormals=at.subnormals.storage)
+    return round_block(x, fmt, **at.rules("storage"))
 
 
 def _entered(x: Array, spec: SiteSpec) -> Array:
@@ -58,9 +58,7 @@ def _entered(x: Array, spec: SiteSpec) -> Array:
 
 def _out(wide: Float64Array, spec: SiteSpec) -> Array:
     """Exact or wider values, rounded once to the site's output."""
-    at = spec.precision
-    options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
-    return carry(round_wide(wide, spec.output, at.rounding.output, **options), spec.output)
+    return carry(round_wide(wide, spec.output, **spec.precision.rules("output")), spec.output)
 
 
 # --- linear layers ----------------------------------------------------------------------------------------------------
@@ -88,8 +86,7 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
 
 def _with_bias(acc: Array, bias: Array, at: Precision) -> reduce.Stages:
     assert at.acc.format is not None
-    options = {"overflow": at.overflow.acc, "subnormals": at.subnormals.acc}
-    total = round_sum(widen(acc), np.broadcast_to(widen(bias), acc.shape), at.acc.format, at.rounding.acc, **options)
+    total = round_sum(widen(acc), np.broadcast_to(widen(bias), acc.shape), at.acc.format, **at.rules("acc"))
     return reduce.rounded_output(total, at)
 
 
@@ -152,14 +149,10 @@ def rotate(x: Array, cos: Array, sin: Array, spec: SiteSpec) -> Taps:
     first, second = widen(entered[..., :half]), widen(entered[..., half:])
     c, s = widen(cos)[:, None, :], widen(sin)[:, None, :]
     pairs = [(first * c, -(second * s)), (second * c, first * s)]  # products of two narrow values: exact in float64
-    at, fmt = spec.precision, spec.output
-    options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
+    fmt, rules = spec.output, spec.precision.rules("output")
     if spec.options["form"] == "each":
-        pairs = [
-            (round_wide(p, fmt, at.rounding.output, **options), round_wide(q, fmt, at.rounding.output, **options))
-            for p, q in pairs
-        ]
-    halves = [round_sum(p, q, fmt, at.rounding.output, **options) for p, q in pairs]
+        pairs = [(round_wide(p, fmt, **rules), round_wide(q, fmt, **rules)) for p, q in pairs]
+    halves = [round_sum(p, q, fmt, **rules) for p, q in pairs]
     return Taps(entered, None, carry(np.concatenate(halves, axis=-1), fmt))
 
 
@@ -194,31 +187,52 @@ def weighted_values(p: Array, v: Array, spec: SiteSpec, *, factor: Array | None 
     if factor is None:
         return taps
     assert taps.acc is not None
-    normalised = round_wide(widen(taps.acc) * widen(factor)[..., None], at.acc.format or spec.output, at.rounding.acc)
+    product = widen(taps.acc) * widen(factor)[..., None]
+    normalised = round_wide(product, at.acc.format or spec.output, **at.rules("acc"))
     return taps._replace(out=reduce.rounded_output(normalised, at).out)
 
 
 def _over_seen_keys(left: Array, right: Array, spec: SiteSpec) -> Taps:
-    """left (T, H, S) times right (S, G, C), each query over its own keys where more terms would change its sum."""
-    is_moved, is_finite = _is_moved_by_zeros(spec.precision), bool(np.isfinite(right).all())
-    if is_finite and not is_moved:
-        return _grouped(left, right.transpose(1, 0, 2), spec)
-    positions, _, length = left.shape
-    parts = []
-    for t in range(positions):
-        seen = length - positions + t + 1
-        keys = right[:seen]
-        if not is_moved:  # 0 times a later infinity would be NaN
-            keys = np.concatenate([keys, np.zeros_like(right[seen:])])
-        parts.append(_grouped(left[t : t + 1, :, : len(keys)], keys.transpose(1, 0, 2), spec))
+    """left (T, H, S) times right (S, G, C). A query whose sum more terms of 0 would change is summed over its own keys.
+
+    That is each query where `_is_moved_by_zeros` or a value is not finite (0 times a later infinity would be NaN), and
+    any whose sum is a zero: a fused product below the subnormals leaves -0, which a term of +0 would make +0.
+    """
+    positions, at = len(left), spec.precision
+    if _is_moved_by_zeros(at) or not np.isfinite(right).all():
+        alone, padding = np.arange(positions), not _is_moved_by_zeros(at)
+        taps = Taps(left, left[:0], left[:0])
+    else:
+        taps, padding = _grouped(left, right.transpose(1, 0, 2), spec), False
+        assert taps.acc is not None
+        is_zero = (taps.acc == 0).any(axis=(1, 2)) & at.order.is_shape_free
+        alone = np.flatnonzero(is_zero[:-1])  # the last query sees every key
+    rows = {int(t): _one_query(left, right, int(t), spec, padding) for t in alone}
+    return _with_rows(taps, rows, positions) if rows else taps
+
+
+def _one_query(left: Array, right: Array, t: int, spec: SiteSpec, padding: bool) -> Taps:
+    """Query t of left (T, H, S) over the keys that it sees, right (S, G, C); with `padding`, zeros for the others."""
+    seen = right[: len(right) - len(left) + t + 1]
+    if padding:
+        seen = np.concatenate([seen, np.zeros_like(right[len(seen) :])])
+    return _grouped(left[t : t + 1, :, : len(seen)], seen.transpose(1, 0, 2), spec)
+
+
+def _with_rows(taps: Taps, rows: dict[int, Taps], positions: int) -> Taps:
+    """The taps with the given queries in place of their own."""
+
+    def stacked(stage: str) -> Array:
+        whole: Array = getattr(taps, stage)
+        return np.concatenate([getattr(rows[t], stage) if t in rows else whole[t : t + 1] for t in range(positions)])
 
     def terms(index: tuple[int, ...]) -> tuple[int, int]:
-        tell = parts[index[0]].terms
+        tell = rows[index[0]].terms if index[0] in rows else taps.terms
         assert tell is not None
-        return tell((0, *index[1:]))
+        return tell((0, *index[1:]) if index[0] in rows else index)
 
-    acc, out = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
-    return Taps(left, acc, out, terms, acc_format=spec.precision.acc.format)
+    formats = {row.acc_format for row in rows.values()}
+    return taps._replace(acc=stacked("acc"), out=stacked("out"), terms=terms, acc_format=formats.pop())
 
 
 def _is_moved_by_zeros(at: Precision) -> bool:
@@ -308,8 +322,7 @@ def _sums_of_seen(terms: Array, at: Precision) -> reduce.Stages:
 def _as_terms(terms: Float64Array, at: Precision) -> Array:
     if at.product is None:
         return terms
-    options = {"overflow": at.overflow.product, "subnormals": at.subnormals.product}
-    return carry(round_wide(terms, at.product, at.rounding.product, **options), at.product)
+    return carry(round_wide(terms, at.product, **at.rules("product")), at.product)
 
 
 # --- elementwise ------------------------------------------------------------------------------------------------------
@@ -338,9 +351,7 @@ def multiply(x: Array, y: Array, spec: SiteSpec) -> Taps:
 def residual(stream: Array, x: Array, spec: SiteSpec) -> Taps:
     """stream + x, both (T, D) stored first. **Rounds:** once, to the output."""
     entered = _entered(x, spec)
-    at = spec.precision
-    options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
-    total = round_sum(widen(_entered(stream, spec)), widen(entered), spec.output, at.rounding.output, **options)
+    total = round_sum(widen(_entered(stream, spec)), widen(entered), spec.output, **spec.precision.rules("output"))
     return Taps(entered, None, carry(total, spec.output))
 
 

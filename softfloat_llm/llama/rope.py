@@ -24,12 +24,11 @@ def rope_table(positions: Array, config: Config, spec: SiteSpec) -> Taps:
 
     **Rounds:** to `compute`: the position, the angle, its cosine and sine (correctly rounded); then once to the output.
     """
-    c, at = spec.compute, spec.precision
+    c = spec.compute
     place = round_wide(np.asarray(positions).astype(np.float64), c)[:, None]
     angle = round_wide(place * inverse_frequencies(config, c), c)  # (T, C/2)
     wide = np.concatenate([widen(functions.cos(angle, c)), widen(functions.sin(angle, c))], axis=-1)
-    options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
-    out = carry(round_wide(wide, spec.output, at.rounding.output, **options), spec.output)
+    out = carry(round_wide(wide, spec.output, **spec.precision.rules("output")), spec.output)
     return Taps(carry(angle, c), None, out, enter_format=c)
 
 

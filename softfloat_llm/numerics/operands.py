@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import FormatError
-from softfloat_llm.numerics.formats import CARRIERS, Array, Float64Array, Format, bf16
+from softfloat_llm.numerics.formats import CARRIERS, Array, Float64Array, Format, bf16, f16
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import as_float64, flush, round_wide
 
 _WORD = np.dtype(np.uint32)
 _UPPER_HALF = np.uint32(0xFFFF_0000)
 _F16_IN_F32 = np.uint32(0x8FFF_E000).view(np.int32)  # sign, 5 exponent and 10 trailing bits
+_F32_TOP = np.uint32(0x7F80_0000)  # the exponent of infinities and NaN
 _TURNED_AT_ONCE = 128  # rows: a strip whose words stay in the first-level cache (benchmarks/bench_matmul.py, widening)
 _CHECKED_AT_ONCE = 1 << 14  # elements: the check's float64 temporaries stay in the cache
 
@@ -72,8 +73,7 @@ def rounded_product(x: Float64Array, y: Float64Array, at: Precision) -> Float64A
         exact = x * y
     if at.product is None:
         return exact
-    options = {"overflow": at.overflow.product, "subnormals": at.subnormals.product}
-    return round_wide(exact, at.product, at.rounding.product, **options)
+    return round_wide(exact, at.product, **at.rules("product"))
 
 
 def carried(block: Array, name: str, at: Precision, dtype: np.dtype[Any]) -> Array:
@@ -100,32 +100,12 @@ def _widened(block: Array, dtype: np.dtype[Any]) -> Array:
     Formats of one byte are looked up in the table of all their codes: 0.9 ns an element, where the casts of ml_dtypes'
     8-bit types take 10 ns. Float16 takes 0.3 ns by its bits, 1 to 2 ns by a cast (benchmarks/bench_matmul.py).
     """
-    if dtype == np.float32 and block.dtype == bf16.dtype and _has_even_columns(block.T):
+    if dtype == np.float32 and block.dtype in (bf16.dtype, f16.dtype) and _has_even_columns(block.T):
         return _widened_pairs(block.T)
     flat = np.ascontiguousarray(block)
-    if flat.dtype == np.float16 and dtype == np.float32 and not _has_nonfinite(flat):
-        return _widened_f16(flat)
     if flat.dtype.itemsize > 2 or flat.dtype == bf16.dtype or flat.dtype.kind in "biu":
         return flat.astype(dtype, copy=False)
     return _table(flat.dtype, dtype).take(flat.view(f"u{flat.dtype.itemsize}"))
-
-
-def _has_nonfinite(x: Array) -> bool:
-    magnitudes = x.view(np.uint16) & np.uint16(0x7FFF)
-    return bool(np.maximum.reduce(magnitudes, axis=None, initial=0) >= 0x7C00)
-
-
-def _widened_f16(x: Array) -> Array:
-    """Finite float16 as float32: the code moved to the float32's place, where it means 2^-112 times the value.
-
-    (112 is the difference of the biases.) Subnormals too, as both formats count them from the smallest normal value.
-    """
-    words = x.view(np.int16).astype(np.int32)
-    np.left_shift(words, 13, out=words)
-    np.bitwise_and(words, _F16_IN_F32, out=words)
-    wide = words.view(np.float32)
-    np.multiply(wide, np.float32(2.0**112), out=wide)
-    return wide
 
 
 def _has_even_columns(rows: Array) -> bool:
@@ -137,19 +117,38 @@ def _has_even_columns(rows: Array) -> bool:
 
 
 def _widened_pairs(rows: Array) -> Array:
-    """The transpose of bf16 rows (n, K) as float32 (K, n).
+    """The transpose of bf16 or f16 rows (n, K) as float32 (K, n).
 
-    A bf16 is the upper half of the float32 of its value, so two of them are moved as one word, half as many as there
-    are elements, and split where they are widened: the even one shifted up, the odd one masked.
+    Two elements are moved as one word, half as many as there are elements, and taken apart where they are widened.
     """
     words = rows.view(_WORD)  # (n, K/2), the even element in the lower half
     turned = np.empty(words.shape[::-1], _WORD)
     for start in range(0, len(words), _TURNED_AT_ONCE):
         turned[:, start : start + _TURNED_AT_ONCE] = words[start : start + _TURNED_AT_ONCE].T
-    wide = np.empty((2 * len(turned), len(words)), np.uint32)
+    wide = np.empty((2 * len(turned), len(words)), _WORD)
     np.left_shift(turned, 16, out=wide[0::2])
+    if rows.dtype == f16.dtype:
+        wide[1::2] = turned
+        return _from_upper_f16(wide)
     np.bitwise_and(turned, _UPPER_HALF, out=wide[1::2])
-    return wide.view(np.float32)
+    return wide.view(np.float32)  # a bf16 is the upper half of the float32 of its value
+
+
+def _from_upper_f16(words: Array) -> Array:
+    """The float16 in the upper halves of words, as float32. Changes the words.
+
+    Moved three places down, past the longer exponent field, the code means 2^-112 times the value (112 is the
+    difference of the biases), subnormals too: both formats count them from the smallest normal value. What comes out as
+    65536 or more was an infinity or NaN (exponent 31), and is given the exponent of those.
+    """
+    signed = words.view(np.int32)
+    np.right_shift(signed, 3, out=signed)  # copies of the sign come in
+    np.bitwise_and(signed, _F16_IN_F32, out=signed)
+    wide = words.view(np.float32)
+    np.multiply(wide, np.float32(2.0**112), out=wide)
+    if not (np.maximum.reduce(wide, axis=None) < 65536.0 and np.minimum.reduce(wide, axis=None) > -65536.0):
+        np.bitwise_or(words, np.where(np.abs(wide) >= 65536.0, _F32_TOP, np.uint32(0)), out=words)
+    return wide
 
 
 @lru_cache(maxsize=64)

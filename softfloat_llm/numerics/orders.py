@@ -82,7 +82,7 @@ class Order:
 
     @property
     def is_shape_free(self) -> bool:
-        """True where zeros added at the end change nothing, so that a cached pass and a whole pass agree."""
+        """True where zeros added at the end change nothing but the sign of a zero: cached and whole passes agree."""
         return all(level.head in _SHAPE_FREE for level in self.levels)
 
     @property

@@ -19,6 +19,7 @@ from softfloat_llm.numerics.formats import Format, f32, format_of, tf32
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.rounding import MODES, OVERFLOWS, SUBNORMALS, check_option
 
+_RULE_KEYS = ("mode", "overflow", "subnormals")
 STAGES = ("storage", "product", "acc", "output")
 Method = Literal["plain", "kahan", "neumaier", "exact"]
 
@@ -147,6 +148,13 @@ class Precision:
         for is_there, problem in problems:
             if is_there:
                 raise PrecisionError(f"Order {self.order.text!r} with {problem}.")
+
+    def rules(self, stage: str) -> dict[str, str]:
+        """How a stage rounds, as keyword arguments of `round_wide`, `round_sum` and `round_block`."""
+        return {key: getattr(words, stage) for key, words in zip(_RULE_KEYS, self._modes(), strict=True)}
+
+    def _modes(self) -> tuple[PerStage, PerStage, PerStage]:
+        return self.rounding, self.overflow, self.subnormals
 
     def with_output(self, fmt: Format) -> Precision:
         """The same stages with another output."""

@@ -150,8 +150,7 @@ def rounded_output(acc: Array, at: Precision) -> Stages:
     if at.acc.format is None:
         out = carry(acc, at.output)
         return Stages(out, out)
-    options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
-    out = round_wide(widen(acc), at.output, at.rounding.output, **options)
+    out = round_wide(widen(acc), at.output, **at.rules("output"))
     return Stages(carry(acc, at.acc.format), carry(out, at.output))
 
 

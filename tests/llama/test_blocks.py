@@ -397,3 +397,21 @@ def test_the_scalar_twin_of_a_dot_product_is_right_on_a_known_sum():
     assert scalar_llama.dot([256.0, 1.0, 1.0], [1.0] * 3, acc="bf16", output="bf16") == (256.0, 256.0)
     assert scalar_llama.dot([256.0, 1.0, 1.0], [1.0] * 3, acc="exact", output="bf16") == (258.0, 258.0)
     assert Fraction(scalar_llama.exponential(1.0, "f32")) == Fraction(float(np.float32(2.718281828459045)))
+
+
+def test_a_sum_that_ends_at_negative_zero_is_the_same_alone_and_beside_later_queries():
+    """A fused product below the subnormals leaves -0; the +0 of a key that is not seen must not make it +0."""
+    tiny = np.float16(2.0**-24)
+    p = np.array([[[tiny, 0.0]], [[tiny, 0.0]]], np.float16)  # (T, H, S): the first query sees one key
+    v = np.array([[[-tiny]], [[1.0]]], np.float16)  # (S, G, C)
+    spec = recipe_of("f16,acc=f16").at("attn.pv")
+    both = blocks.weighted_values(p, v, spec)
+    alone = blocks.weighted_values(p[:1, :, :1], v[:1], spec)
+    assert np.signbit(alone.out[0]).all()
+    np.testing.assert_array_equal(np.signbit(both.out[0]), np.signbit(alone.out[0]))
+
+
+def test_a_factor_after_the_sum_flushes_as_the_accumulator_does():
+    spec = recipe_of("bf16,attn.pv.subnormals=ftz+daz,attn.pv.output=f32").at("attn.pv")
+    p, v = (np.full((1, 1, 1), x, spec.storage.dtype) for x in (1.0, 2.0**-126))
+    assert blocks.weighted_values(p, v, spec, factor=np.full((1, 1), 0.5)).out.item() == 0.0
