@@ -14,7 +14,7 @@ from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow
 from softfloat_llm.numerics.formats import Array, Format, decode, format_of
-from softfloat_llm.numerics.operands import operand, rounded_product
+from softfloat_llm.numerics.operands import carried, operand, rounded_product
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
 from softfloat_llm.numerics.rounding import MODES, round_to
 
@@ -328,6 +328,23 @@ def test_operands_of_another_dtype_are_checked_and_give_the_same_bits(text: str)
     wrong[19, 69] = 1.0 + 2.0**-40
     with pytest.raises(FormatError, match=r"Operand b has the value 1\.0000000000009095"):
         kernels.matmul(a, wrong, at)
+
+
+@pytest.mark.parametrize("storage", ["f16", "bf16", "e5m2", "e4m3fn", "e4m3fnuz"])
+@pytest.mark.parametrize("width", [8, 7])
+def test_every_code_is_widened_to_its_value(storage: str, width: int) -> None:
+    """As a contiguous block and as the view of weights (n, K), of even and odd K."""
+    fmt, at = format_of(storage), at_of(storage)
+    codes = np.arange(1 << fmt.bits).astype(fmt.code_dtype)
+    rows = np.concatenate([codes, codes[::-1]])[: len(codes) * 2 // width * width].reshape(-1, width).view(fmt.dtype)
+    for block in (rows, rows.T, rows[::3].T):
+        expected = decode(np.ascontiguousarray(block).view(fmt.code_dtype), fmt)
+        for dtype in (np.float32, np.float64):
+            with np.errstate(invalid="ignore"):  # signalling NaN
+                found = carried(block, "b", at, np.dtype(dtype))
+            assert found.dtype == dtype
+            assert found.flags.c_contiguous
+            assert_same_bits(found, expected)
 
 
 @pytest.mark.parametrize("text", EVERY_PATH)

@@ -1,0 +1,27 @@
+"""`python -m benchmarks [matmul|forward] [part …]`: the benchmarks, one after the other, or the parts of one."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded: ratios are of one core with one core
+
+from benchmarks import bench_forward, bench_matmul
+
+BENCHMARKS = {"matmul": bench_matmul.main, "forward": bench_forward.main}
+
+
+def main(words: list[str]) -> int:
+    """Run what the words name, or everything."""
+    if words and words[0] not in BENCHMARKS:
+        print(f"Unknown benchmark {words[0]!r}. Known: {', '.join(BENCHMARKS)}.", file=sys.stderr)
+        return 2
+    for name in words[:1] or BENCHMARKS:
+        print(f"\n==== {name}")
+        BENCHMARKS[name](words[1:])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
