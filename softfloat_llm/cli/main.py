@@ -76,7 +76,7 @@ def run(arguments: list[str]) -> int:
         return OK
     except SystemExit as end:  # rich ends so where the reader of a help page has gone away
         silence_stdout()
-        return OK if end.code == 1 else TERMINATED
+        return TERMINATED if end.code == TERMINATED else OK
     except ClickException as error:
         return _tell_usage(error)
     except (SoftfloatError, OSError) as error:

@@ -64,11 +64,10 @@ class PrecisionFlags:
     ] = field(default_factory=list)
 
     def recipe(self, default: str = DEFAULT_RECIPE) -> Recipe:
-        """The recipe that the flags mean, put upon `--recipe`; without any flag the recipe named `default`."""
+        """The recipe that the flags mean, put upon `--recipe`; where neither says the storage, upon `default`."""
         flags = {key: getattr(self, key) for key in (*PRECISION_FLAGS, "kv") if getattr(self, key) is not None}
-        if not flags and not self.at:
-            return recipe_of(self.recipe_name or default)
-        return Recipe(base=self.recipe_name, at=self.at, **flags)
+        base = self.recipe_name or (None if "storage" in flags else default)
+        return Recipe(base=base, at=self.at, **flags) if flags or self.at else recipe_of(base or default)
 
     def words(self) -> list[str]:
         """The flags as a command line has them."""
