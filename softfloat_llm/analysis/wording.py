@@ -35,20 +35,25 @@ def recipe_line(recipe: Recipe) -> str:
 def _exceptions(recipe: Recipe) -> list[str]:
     """The sites that say something of their own, those that say the same taken together: a few lines at most."""
     sites: dict[str, list[str]] = {}
-    for setting in recipe.difference():
+    differences = recipe.difference()
+    rules = [setting for setting in differences if " if " in setting]
+    for setting in (setting for setting in differences if setting not in rules):
         site = max((name for name in SITES if setting.startswith(f"{name}.")), key=len)
         sites.setdefault(site, []).append(setting.removeprefix(f"{site}."))
     alike: dict[str, list[str]] = {}
     for site, words in sites.items():
         alike.setdefault(", ".join(words), []).append(site)
-    told = "; ".join(f"{_joint_name(names)} {words}" for words, names in alike.items())
+    parts = [f"{joint_name(names)} {words}" for words, names in alike.items()]
+    if rules:
+        parts.append(f"other orders for some shapes: softfloat-llm recipes {shlex.quote(recipe.name)}")
+    told = "; ".join(parts)
     lines = textwrap.wrap(told, WIDTH, initial_indent="but ", subsequent_indent="    ", break_on_hyphens=False)
     if len(lines) <= SHOWN_LINES:
         return lines
     return [*lines[: SHOWN_LINES - 1], f"    ... in full: softfloat-llm recipes {shlex.quote(recipe.name)}"]
 
 
-def _joint_name(sites: Sequence[str]) -> str:
+def joint_name(sites: Sequence[str]) -> str:
     """The one word that means exactly these sites, or their names."""
     beginnings = {name.split(".")[0] for name in SITES if "." in name}
     words = [*GROUPS, *sorted(beginnings)]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softfloat_llm.analysis.wording import labelled, markdown_table
+from softfloat_llm.analysis.wording import joint_name, labelled, markdown_table
 from softfloat_llm.cli.options import OutputFlags, grouped, quoted
 from softfloat_llm.cli.screen import show, show_json
 from softfloat_llm.recipe import STATUSES, Recipe, recipe_names, recipe_of, to_toml
@@ -61,7 +61,20 @@ def _detail_text(recipe: Recipe) -> str:
     head += [labelled(key, facts[key]) for key in ("about", "source", "status", "evidence") if facts[key]]
     rows = []
     for site, words in recipe.words().items():
-        rest = ", ".join(f"{key}={word}" for key, word in words.items() if key not in _COLUMNS)
+        rest = ", ".join(f"{key}={word}" for key, word in words.items() if key not in _COLUMNS and " if " not in key)
         rows.append([site, *(words.get(key, "") for key in _COLUMNS), rest])
     again = labelled("next", f"softfloat-llm recipes {quoted(recipe.name)} --toml")
-    return "\n".join(head) + f"\n\n{markdown_table(['site', *_COLUMNS, 'other'], rows)}\n\n{again}"
+    tables = [markdown_table(["site", *_COLUMNS, "other"], rows), *_rules_table(recipe)]
+    return "\n\n".join(["\n".join(head), *tables, again])
+
+
+def _rules_table(recipe: Recipe) -> list[str]:
+    """What holds for some shapes only, where the first rule that fits wins; nothing where there are no rules."""
+    sites: dict[tuple[str, str, str], list[str]] = {}
+    for site, words in recipe.words().items():
+        for path, word in words.items():
+            key, is_rule, condition = path.partition(" if ")
+            if is_rule:
+                sites.setdefault((key, condition, word), []).append(site)
+    rows = [[joint_name(names), condition, key, word] for (key, condition, word), names in sites.items()]
+    return [markdown_table(["sites", "for shapes with", "key", "word"], rows)] if rows else []
