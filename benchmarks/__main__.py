@@ -1,4 +1,4 @@
-"""`python -m benchmarks [matmul|forward] [part …]`: the benchmarks, one after the other, or the parts of one."""
+"""`python -m benchmarks [matmul|forward|simulate] [part …]`: the benchmarks in turn, or the parts of one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded: ratios are of one core with one core
 
-from benchmarks import bench_forward, bench_matmul
+from benchmarks import bench_forward, bench_matmul, bench_simulate
 
-BENCHMARKS = {"matmul": bench_matmul.main, "forward": bench_forward.main}
+BENCHMARKS = {"matmul": bench_matmul.main, "forward": bench_forward.main, "simulate": bench_simulate.main}
 
 
 def main(words: list[str]) -> int:
