@@ -33,7 +33,8 @@ PRECISION_FLAGS = ("storage", "product", "acc", "output", "order", "rounding", "
 class Recipe:
     """A named precision policy: for each site of the model its stages.
 
-    `Recipe(storage="bf16", acc="f16")` is the recipe of these flags; `at` maps `SITE.KEY` to a word, and `base` is the
+    `Recipe(storage="bf16", acc="f16")` is the recipe of these flags; `at` maps `SITE.KEY` to a word (or lists
+    `SITE.KEY=WORD` texts), and `base` (a name, a file, a text) is the
     recipe that all of it is put upon. Raises RecipeError, FormatError, OrderError or PrecisionError for words that have
     no meaning.
     """
@@ -47,9 +48,9 @@ class Recipe:
 
     def __init__(
         self,
-        name: str | None = None,
+        base: str | Path | Recipe | None = None,
         *,
-        base: str | Recipe | None = None,
+        name: str | None = None,
         storage: str | Format | None = None,
         product: str | Format | None = None,
         acc: str | Format | None = None,
@@ -161,7 +162,7 @@ def _plain_words(storage: str, words: Mapping[str, str]) -> dict[str, dict[str, 
     flags = {key: word for key, word in words.items() if key in PRECISION_FLAGS and key != "storage"}
     if flags.get("output") == storage:
         flags.pop("output")
-    return Recipe("plain", storage=storage, **flags).words()
+    return Recipe(name="plain", storage=storage, **flags).words()
 
 
 def _flag_layer(flags: Mapping[str, str]) -> tuple[Setting, ...]:
@@ -187,6 +188,7 @@ _AT = re.compile(r"(?P<path>[^=\s]+)=(?P<word>.+)")
 
 
 def _at_layer(at: Mapping[str, str] | Iterable[str]) -> tuple[Setting, ...]:
+    at = [at] if isinstance(at, str) else at
     pairs = at.items() if isinstance(at, Mapping) else [_split_at(text) for text in at]
     return tuple(setting for path, word in pairs for setting in settings_of(path, word))
 
@@ -244,7 +246,7 @@ def _from_text(text: str) -> Recipe:
         return _from_pairs([first, *rest], base=None)
     if re.fullmatch(r"[A-Z0-9]+(_[A-Z0-9]+)+", text):
         precision = precision_of(text)
-        return Recipe(text, storage=precision.storage, product=precision.product, acc=str(precision.acc))
+        return Recipe(name=text, storage=precision.storage, product=precision.product, acc=str(precision.acc))
     raise RecipeError(
         f"Unknown recipe {text!r}.{nearest(text, recipe_names())} Known: {', '.join(recipe_names())}; or a .toml file,"
         " or KEY=WORD pairs such as storage=bf16,acc=f16."
@@ -277,7 +279,23 @@ def _from_file(path: Path, above: tuple[Path, ...] = ()) -> Recipe:
     base = table.get("base")
     if isinstance(base, str) and base.endswith(".toml"):  # beside the file that names it
         table["base"] = _from_file(path.parent / base, (*above, path.resolve()))
-    return _from_table(table, str(path), name=path.stem)
+    recipe = _from_table(table, str(path), name=path.stem)
+    _check_certificate(recipe, path)
+    return recipe
+
+
+def _check_certificate(recipe: Recipe, path: Path) -> None:
+    """Raises RecipeError where a changed copy of a shipped recipe still goes by its name, or by its evidence."""
+    claims = [shipped for shipped in map(recipe_of, recipe_names()) if _claims(recipe, shipped)]
+    if claims and all(recipe.words() != shipped.words() for shipped in claims):
+        raise RecipeError(
+            f"Recipe {path} says other things than {claims[0].name}, but goes by its name or its evidence."
+            ' Give it a name of its own, status = "policy", and evidence = "".'
+        )
+
+
+def _claims(recipe: Recipe, shipped: Recipe) -> bool:
+    return recipe.name == shipped.name or bool(recipe.evidence and recipe.evidence == shipped.evidence)
 
 
 def _toml(body: str, where: str) -> dict[str, Any]:
@@ -312,7 +330,7 @@ def _from_table(table: dict[str, Any], where: str, name: str | None = None) -> R
     }
     about = {key: table[key] for key in ("about", "source", "status", "evidence") if key in table}
     try:
-        return Recipe(table.get("name") or name, base=table.get("base"), at=at, **about, **flags)
+        return Recipe(table.get("base"), name=table.get("name") or name, at=at, **about, **flags)
     except WordError as error:
         raise type(error)(f"Recipe {where}: {error}") from None
 

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from softfloat_llm.llama.decode import decode
 from softfloat_llm.llama.forward import StoredWeights, checked_tokens
 from softfloat_llm.numerics.formats import Array, Format, encode, format_of
 from softfloat_llm.recipe import Recipe, recipe_of
+from softfloat_llm.sites import SITES
 from softfloat_llm.trace import Event, Trace
 
 Progress = Callable[[str, int, int], None]
@@ -237,7 +239,9 @@ def simulate(
     chosen = recipe_of(recipe)
     reference = Run.load(teacher) if isinstance(teacher, (str, Path)) else teacher
     prompt_tokens, forced, steps = _what_to_feed(opened, prompt, tokens, steps, reference)
-    trace = Trace((*((taps,) if isinstance(taps, str) else taps), LOGITS))
+    patterns = (taps,) if isinstance(taps, str) else tuple(taps)
+    _check_patterns(patterns, opened.config.num_hidden_layers)
+    trace = Trace((*patterns, LOGITS))
     step = None if progress is None else lambda done, total: progress(chosen.name, done, total)
     logits, generated, fed = decode(
         StoredWeights(opened.weights, chosen), prompt_tokens, chosen, steps,
@@ -262,6 +266,22 @@ def simulate(
 
 
 DEFAULT_PROMPT = "The capital of France is"
+
+
+def tap_names(layers: int) -> list[str]:
+    """Every name that a tap can have in a model of so many layers, in the order of the forward pass."""
+    outside = ("embed", "rope.table", "norm.final", "lm_head")
+    inside = [f"layers.{i}.{site}" for i in range(layers) for site in SITES if site not in outside]
+    places = [*outside[:2], *inside, *outside[2:]]
+    return [f"{place}.{stage}" for place in places for stage in ("in", "acc", "out")]
+
+
+def _check_patterns(patterns: Sequence[str], layers: int) -> None:
+    """Raises RunError where a pattern names no tap, before anything is computed."""
+    names = tap_names(layers)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise RunError(f"No tap fits {pattern!r}.{nearest(pattern, names)} List them: softfloat-llm taps.")
 
 
 def _what_to_feed(

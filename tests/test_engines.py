@@ -1,4 +1,4 @@
-"""PyTorch's own bits, from NumPy alone: transformers on a CPU, eager and sdpa, bf16 and f16, against its recorded output.
+"""PyTorch's own bits, from NumPy alone: transformers on a CPU, eager and sdpa, bf16 and f16, against its output.
 
 `data/references/half.npz` holds what PyTorch gave (see the README there). All of it is held here but one row: the last
 of the teacher-forced pass of `story` in f16 sdpa, where the flash kernel's second block of queries has an order that is

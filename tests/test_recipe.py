@@ -436,3 +436,22 @@ def test_a_sum_may_be_made_in_another_way_for_another_shape():
     assert str(recipe.at("lm_head").shaped(M=1).precision.acc) == "f16"
     assert str(recipe.at("lm_head").shaped(M=2).precision.acc) == "f32"
     assert str(recipe.at("norm.final").shaped(K=96).precision.order) == "lanes:8"
+
+
+def test_a_changed_copy_of_a_recipe_does_not_keep_its_certificate(tmp_path):
+    text = to_toml(recipe_of("transformers-eager-bf16-cpu-amx"))
+    assert recipe_of(in_file(tmp_path, text, "same.toml")).status == "bits"
+    changed = text.replace('acc = "f32"', 'acc = "f16"')
+    with pytest.raises(RecipeError, match="Give it a name of its own"):
+        recipe_of(in_file(tmp_path, changed, "changed.toml"))
+    renamed = changed.replace('name = "transformers-eager-bf16-cpu-amx"', 'name = "mine"')
+    with pytest.raises(RecipeError, match="its evidence"):
+        recipe_of(in_file(tmp_path, renamed, "renamed.toml"))
+
+
+def test_the_first_argument_of_a_recipe_is_what_the_rest_is_put_upon():
+    assert Recipe("bf16").words() == recipe_of("bf16").words()
+    assert Recipe("bf16,acc=f16").words() == recipe_of("bf16,acc=f16").words()
+    assert Recipe("bf16", at="lm_head.acc=f16").words() == recipe_of("bf16,lm_head.acc=f16").words()
+    with pytest.raises(RecipeError, match="Unknown recipe"):
+        Recipe("nonsense!!")

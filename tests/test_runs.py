@@ -205,7 +205,7 @@ def test_a_teacher_whose_tokens_the_model_has_not_is_refused(reference, tmp_path
     ({"tokens": [1], "steps": -1}, TokenError, "steps is -1"),
     ({"tokens": [1], "steps": 1.5}, TokenError, "steps is 1.5"),
     ({"tokens": [1] * 257}, TokenError, "exceed max_position_embeddings = 256"),
-    ({"tokens": [1] * 200, "steps": 58}, TokenError, "0 positions and 257 more"),
+    ({"tokens": [1] * 200, "steps": 58}, TokenError, "200 prompt tokens and 58 steps need 257 positions"),
     ({"tokens": [1], "recipe": "bf17"}, RecipeError, "Did you mean 'bf16'"),
     ({"tokens": [1], "recipe": "bf16,rope.table=f32"}, RecipeError, "dtype mismatch in rope BF16 F32 F32"),
     ({"tokens": [1], "model": "tinny"}, CheckpointError, "Did you mean 'tiny'"),
@@ -217,7 +217,7 @@ def test_what_cannot_be_run_is_refused_with_the_reason(asked, error, found):
 
 def test_too_many_steps_are_refused_before_the_first_is_made(tiny):
     seen = []
-    with pytest.raises(TokenError, match="Use a shorter prompt or fewer steps"):
+    with pytest.raises(TokenError, match="take at most 256 steps"):
         simulate(tokens=[1], model=tiny, steps=300, progress=lambda *args: seen.append(args))
     assert seen == []
     assert len(simulate(tokens=[1] * 254, model=tiny, steps=3, taps=()).fed) == 256
@@ -515,3 +515,10 @@ def test_a_saved_run_can_be_the_teacher(tmp_path):
 def test_fewer_than_one_worker_is_refused(workers):
     with pytest.raises(RunError, match="workers is"):
         simulate(workers=workers)
+
+
+def test_a_pattern_that_names_no_tap_is_refused_before_the_run():
+    with pytest.raises(RunError, match="No tap fits 'nosuch"):
+        simulate(taps=["nosuch*"])
+    with pytest.raises(RunError, match=r"Did you mean 'layers\.3\.mlp\.act\.out'"):
+        simulate(taps=["layers.3.mlp.akt.out"])

@@ -46,5 +46,8 @@ def compare(
         text = found.text(verbose=output.is_verbose, then=f"{again} --json" if output.is_verbose else f"{again} -v")
         show(answer_of(text) if output.is_quiet else text)
     if not holds:
-        say(f"Claim broken: --within {within}: the run {found.verdict(within or 'identical')}.")
+        most = (
+            f"; one logit lies {found.max_ulp:g} {found.format} ulp (of its own binade) apart" if found.max_ulp else ""
+        )
+        say(f"Claim broken: --within {within}: the run {found.verdict(within or 'identical')}{most}.")
     return 0 if holds else 1

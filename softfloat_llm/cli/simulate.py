@@ -70,6 +70,8 @@ def simulate(
             )
         except NonFiniteError as error:
             return _nonfinite(error, claims)
+    for note in run.notes:
+        say(f"note: {note}")
     if save is not None:
         run.save(save, replace=replace)
     comparison = None if reference is None else compare_runs(run, reference)

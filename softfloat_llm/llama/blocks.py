@@ -148,7 +148,8 @@ def rotate(x: Array, cos: Array, sin: Array, spec: SiteSpec) -> Taps:
     half = x.shape[-1] // 2
     first, second = widen(entered[..., :half]), widen(entered[..., half:])
     c, s = widen(cos)[:, None, :], widen(sin)[:, None, :]
-    pairs = [(first * c, -(second * s)), (second * c, first * s)]  # products of two narrow values: exact in float64
+    with np.errstate(invalid="ignore"):  # inf * 0 is NaN
+        pairs = [(first * c, -(second * s)), (second * c, first * s)]  # products of two narrow values: exact in float64
     fmt, rules = spec.output, spec.precision.rules("output")
     if spec.options["form"] == "each":
         pairs = [(round_wide(p, fmt, **rules), round_wide(q, fmt, **rules)) for p, q in pairs]

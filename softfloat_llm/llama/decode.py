@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from softfloat_llm.errors import NonFiniteError
+from softfloat_llm.errors import NonFiniteError, TokenError
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.forward import Step, StoredWeights, forward
 from softfloat_llm.numerics.formats import Array
@@ -26,6 +26,17 @@ def argmax(row: Array, trace: Trace | None = None) -> int:
     return int(np.argmax(row))
 
 
+def _check_length(prompt: int, steps: int, limit: int) -> None:
+    """Raises TokenError where the prompt and the tokens fed after it need more positions than the model has."""
+    needed = prompt + max(steps - 1, 0)
+    if needed > limit:
+        room = f"at most {limit - prompt + 1} steps" if prompt <= limit else "a shorter prompt"
+        raise TokenError(
+            f"{prompt} prompt tokens and {steps} steps need {needed} positions, which exceed max_position_embeddings ="
+            f" {limit}: take {room}."
+        )
+
+
 def decode(
     weights: StoredWeights,
     prompt: Sequence[int],
@@ -43,7 +54,7 @@ def decode(
     the run's own (free running), or the `teacher`'s (teacher forced). T = len(prompt) + max(steps - 1, 0).
     """
     cache = KVCache(weights.config, recipe)
-    cache.make_room(len(prompt) + max(steps - 1, 0))
+    _check_length(len(prompt), steps, cache.limit)
     layers = weights.config.num_hidden_layers
     passes = max(steps, 1)
     fed, chosen, rows = list(prompt), [], []
