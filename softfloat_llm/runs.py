@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -20,6 +20,7 @@ import numpy as np
 from softfloat_llm.errors import CheckpointError, RunError, TokenError, WordError, nearest
 from softfloat_llm.io.atomic import new_folder
 from softfloat_llm.io.checkpoint import Model, open_model
+from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import NAMED_DTYPES, open_tensors, write_tensors
 from softfloat_llm.llama.decode import decode
 from softfloat_llm.llama.forward import StoredWeights, checked_tokens
@@ -28,7 +29,6 @@ from softfloat_llm.recipe import Recipe, recipe_of
 from softfloat_llm.sites import SITES
 from softfloat_llm.trace import Event, Trace
 
-Progress = Callable[[str, int, int], None]
 RUN_SCHEMA = "softfloat-llm/run/1"
 LOGITS = "lm_head.out"
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from softfloat_llm.errors import TokenError
-from softfloat_llm.io.checkpoint import Progress, open_model
+from softfloat_llm.io.checkpoint import open_model
+from softfloat_llm.io.progress import Progress
 from softfloat_llm.recipe import PRECISION_FLAGS, Recipe, recipe_of
 
 _PRECISION = "Precision"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from softfloat_llm.io.checkpoint import Progress
+from softfloat_llm.io.progress import Progress
 
 PATIENCE_SECONDS = 1.0  # work that is over sooner shows no progress
 

@@ -7,18 +7,15 @@ shard that it names, and nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from softfloat_llm.errors import CheckpointError, nearest
+from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import Array, Header, map_tensors, open_tensors, read_header, read_json
 from softfloat_llm.io.tokenizer import Tokenizer, missing
 from softfloat_llm.llama.config import Config, config_from_dict
 from softfloat_llm.llama.weights import Weights
-
-Progress = Callable[[str, int, int], None]
-"""Called with (description, done, total) as a long piece of work goes on."""
 
 NAMES = ("tiny", "smollm2")
 SINGLE = "model.safetensors"

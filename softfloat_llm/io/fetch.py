@@ -28,8 +28,8 @@ import numpy.typing as npt
 
 from softfloat_llm.errors import CheckpointError, FetchError
 from softfloat_llm.io.atomic import PARTIAL, new_folder
-from softfloat_llm.io.checkpoint import Progress
 from softfloat_llm.io.gguf import Gguf, checkpoint_tensors, config_entries, read_gguf, tokenizer_json
+from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import open_tensors, read_header, write_tensors
 from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.weights import tensor_bytes

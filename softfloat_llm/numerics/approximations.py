@@ -25,6 +25,7 @@ import numpy.typing as npt
 from softfloat_llm.numerics import enclosures
 from softfloat_llm.numerics.exact import floor_log2
 from softfloat_llm.numerics.formats import Float64Array
+from softfloat_llm.numerics.rounding import two_sum
 
 Int64Array = npt.NDArray[np.int64]
 Pair = tuple[Float64Array, Float64Array]
@@ -278,20 +279,13 @@ def _reduced(x: Float64Array) -> tuple[Int64Array, Float64Array, Float64Array]:
     near = np.where(is_far, 0.0, x)
     p1, p2, p3 = _tables().half_pi
     n = np.rint(near * (1 / p1))
-    high, low = _sum_with_error(near - n * p1, -(n * p2))
+    high, low = two_sum(near - n * p1, -(n * p2))
     low -= n * p3
-    high, low = _sum_with_error(high, low)
+    high, low = two_sum(high, low)
     quadrant = n.astype(np.int64)
     for i in np.flatnonzero(is_far):
         quadrant[i], high[i], low[i] = _reduced_by_integers(float(x[i]))
     return quadrant, high, low
-
-
-def _sum_with_error(a: Float64Array, b: Float64Array) -> Pair:
-    """TwoSum (Knuth)."""
-    s = a + b
-    z = s - a
-    return s, (a - (s - z)) + (b - z)
 
 
 @cache

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from softfloat_llm.numerics.accumulate import exact_sum
 from softfloat_llm.numerics.formats import Array, Float64Array, f64
+from softfloat_llm.numerics.fused import grown
 from softfloat_llm.numerics.operands import carried, rounded_product
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_pair, to_odd_pair, two_sum
@@ -194,10 +195,5 @@ def _expansion(parts: list[Float64Array]) -> list[Float64Array]:
     """
     components: list[Float64Array] = []
     for part in parts:
-        grown = []
-        high = part
-        for component in components:
-            high, low = two_sum(high, component)
-            grown.append(low)
-        components = [*grown, high]
+        components = grown(components, part)
     return components

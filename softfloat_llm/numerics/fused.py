@@ -156,23 +156,23 @@ def _exact(pairs: Pairs, c: Float64Array, ks: tuple[int, ...]) -> Float64Array:
     assert adder.output is not None
     components = [c + np.zeros_like(pairs(ks[0]))]
     for k in ks:
-        components = _grown(components, pairs(k))
+        components = grown(components, pairs(k))
     s, e = _pair(components)
     plain = np.add.reduce([c + np.zeros_like(s), *(pairs(k) for k in ks)])  # right where not all are finite
     rounded = round_pair(s + 0.0, e, adder.output, adder.rounding)
     return np.where(np.isfinite(plain), rounded, plain)
 
 
-def _grown(components: list[Float64Array], part: Float64Array) -> list[Float64Array]:
+def grown(components: list[Float64Array], part: Float64Array) -> list[Float64Array]:
     """Components, the smallest first, that do not overlap and add up to the others and the part.
 
     Source: Shewchuk, Adaptive Precision Floating-Point Arithmetic (1997), theorem 10 (grow-expansion).
     """
-    grown = []
+    lows = []
     for component in components:
         part, low = two_sum(part, component)
-        grown.append(low)
-    return [*grown, part]
+        lows.append(low)
+    return [*lows, part]
 
 
 def _pair(components: list[Float64Array]) -> tuple[Float64Array, Float64Array]:
