@@ -1,0 +1,48 @@
+"""Conditions on shapes: what they mean, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from softfloat_llm.conditions import Condition
+from softfloat_llm.errors import RecipeError
+
+
+@pytest.mark.parametrize(
+    ("text", "dims", "holds"),
+    [
+        ("M == 1", {"M": 1}, True),
+        ("M == 1", {"M": 2}, False),
+        ("M != 1", {"M": 2}, True),
+        ("K >= 33", {"K": 33}, True),
+        ("K > 33", {"K": 33}, False),
+        ("K <= 33", {"K": 33}, True),
+        ("K < 33", {"K": 33}, False),
+        ("M == 1 and K < 64", {"M": 1, "K": 63}, True),
+        ("M == 1 and K < 64", {"M": 1, "K": 64}, False),
+        ("B*M*N*K <= 4096", {"B": 9, "M": 1, "N": 7, "K": 64}, True),
+        ("B*M*N*K <= 4096", {"B": 9, "M": 1, "N": 8, "K": 64}, False),
+        ("K % 64 == 0", {"K": 576}, True),
+        ("K % 64 == 0", {"K": 100}, False),
+        ("M*K % 10 == 5", {"M": 3, "K": 5}, True),
+        ("B == 1", {"M": 7}, True),  # what is not given counts as 1
+    ],
+)
+def test_a_condition_compares_dimensions_with_numbers(text, dims, holds):
+    assert Condition(text).holds(dims) is holds
+
+
+def test_white_space_does_not_matter_and_equal_texts_are_equal_conditions():
+    assert Condition("M  ==  1   and K < 64") == Condition("M == 1 and K < 64")
+    assert hash(Condition("M == 1")) == hash(Condition("M  == 1"))
+    assert str(Condition(" M == 1 ")) == "M == 1"
+    assert Condition("M == 1") != "M == 1"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "M", "M = 1", "X == 1", "M == N", "M == -1", "M == 1 or K == 2", "M == 1 and", "2 < M", "M+K == 3",
+             "M == 1.5", "M % == 0", "__import__('os')"]
+)  # fmt: skip
+def test_any_other_text_is_refused_with_an_example(text):
+    with pytest.raises(RecipeError, match="is no comparison such as M >= 33"):
+        Condition(text)
