@@ -67,5 +67,5 @@ class FetchError(SoftfloatError):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for a message: " Did you mean 'bf16'?", or nothing when no known word is near."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
     return f" Did you mean {found[0]!r}?" if found else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from softfloat_llm.errors import TokenError
+from softfloat_llm.errors import RecipeError, TokenError
 from softfloat_llm.llama.config import Config
 from softfloat_llm.numerics.formats import Array, Format
 from softfloat_llm.recipe import Recipe
@@ -22,6 +22,8 @@ class KVCache:
         self.v_format: Format = recipe.at("kv.v").storage
         self.batch = batch
         self.padding = np.zeros(batch, np.int64) if padding is None else np.asarray(padding, np.int64)
+        if self.padding.shape != (batch,) or (self.padding < 0).any():
+            raise TokenError(f"padding counts positions of each of {batch} sequences: found {self.padding.tolist()}.")
         self.limit = config.max_position_embeddings
         shape = (batch, 0, config.num_key_value_heads, config.head_dim)
         self._k = [np.zeros(shape, self.k_format.dtype) for _ in range(config.num_hidden_layers)]
@@ -43,6 +45,17 @@ class KVCache:
     def values(self, layer: int) -> Array:
         """(B, S, G, C) in `v_format`."""
         return self._v[layer]
+
+    def check_fit(self, batch: int, recipe: Recipe) -> None:
+        """Raises TokenError or RecipeError where a pass of so many sequences under a recipe cannot extend it."""
+        if batch != self.batch:
+            raise TokenError(f"The cache holds {self.batch} sequences, the tokens are {batch}.")
+        asked = recipe.at("kv.k").storage, recipe.at("kv.v").storage
+        if asked != (self.k_format, self.v_format):
+            raise RecipeError(
+                f"The cache holds k in {self.k_format} and v in {self.v_format}, but the recipe {recipe.name} asks for"
+                f" {asked[0]} and {asked[1]}. Make a new cache for it."
+            )
 
     def make_room(self, count: int) -> None:
         """Raises TokenError where `count` more positions would exceed the model's range."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softfloat_llm.errors import TokenError
+from softfloat_llm.errors import RecipeError, TokenError
 from softfloat_llm.llama import blocks
 from softfloat_llm.llama.blocks import Taps
 from softfloat_llm.llama.cache import KVCache
@@ -52,7 +52,9 @@ def forward(
     ids = checked_tokens(tokens, config)  # (B, T)
     recipe.check_fit()
     store = weights if isinstance(weights, StoredWeights) else StoredWeights(weights, recipe)
+    store.check_fit(recipe)
     cache = KVCache(config, recipe, len(ids)) if cache is None else cache
+    cache.check_fit(len(ids), recipe)
     cache.make_room(ids.shape[1])
     run = _Pass(store, recipe, cache, _Recorder(recipe, trace or Trace(()), cache), workers)
     at, see = recipe.at, run.see
@@ -171,6 +173,14 @@ class StoredWeights:
 
     def __getitem__(self, name: str) -> Array:
         return self.weights[name]
+
+    def check_fit(self, recipe: Recipe) -> None:
+        """Raises RecipeError where the weights were stored for a recipe that says other things."""
+        if recipe is not self.recipe and recipe.words() != self.recipe.words():
+            raise RecipeError(
+                f"These weights are stored as the recipe {self.recipe.name} asks, not {recipe.name}: make"
+                " StoredWeights of the recipe of the pass."
+            )
 
     def linear(self, site: str, name: str) -> tuple[Array, Array | None]:
         """The weight (N, K) and bias (N,) or None of a linear layer, in the site's storage."""

@@ -124,7 +124,7 @@ def _run(
         raise FormatError(f"{what} of plain numbers needs the format of its result, such as fmt='bf16'.")
     out = format_of(fmt) if fmt is not None else operand_format
     assert out is not None
-    wide = np.broadcast_arrays(*(_wide_operand(o, what) for o in operands))
+    wide = _broadcast([_wide_operand(o, what) for o in operands], what)
     if "daz" in subnormals:
         wide = tuple(flush(w, operand_format or out) for w in wide)
     with np.errstate(all="ignore"):
@@ -140,6 +140,14 @@ def _wide_operand(operand: Any, what: str) -> Float64Array:
     if wide is None:
         raise FormatError(f"{what}: an operand has more bits than float64 holds. Round it first, with round_to.")
     return wide
+
+
+def _broadcast(operands: list[Float64Array], what: str) -> tuple[Float64Array, ...]:
+    try:
+        return tuple(np.broadcast_arrays(*operands))
+    except ValueError:
+        shapes = " and ".join(str(operand.shape) for operand in operands)
+        raise FormatError(f"{what} of arrays of the shapes {shapes}: they do not broadcast.") from None
 
 
 def _fits_f32(x: Float64Array) -> bool:

@@ -240,6 +240,8 @@ def precision_of(value: str | Precision | Mapping[str, Any]) -> Precision:
         return value
     if isinstance(value, Mapping):
         return precision_of_keys({str(key): str(word) for key, word in value.items()})
+    if not isinstance(value, str):
+        raise PrecisionError(f"A precision is a text such as 'storage=bf16,acc=f32', or a mapping; not {value!r}.")
     return _parsed(value)
 
 

@@ -368,3 +368,19 @@ def test_the_step_is_reported_after_each_layer():
     seen = []
     forward(weights_of(), [1], recipe_of("f32"), step=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
+
+
+def test_a_cache_of_other_sequences_or_another_recipe_is_refused():
+    weights, f16 = weights_of(), recipe_of("f16")
+    with pytest.raises(TokenError, match="The cache holds 2 sequences, the tokens are 1"):
+        forward(weights, [1], f16, KVCache(weights.config, f16, batch=2))
+    with pytest.raises(RecipeError, match="The cache holds k in bf16"):
+        forward(weights, [1], f16, KVCache(weights.config, recipe_of("bf16")))
+    with pytest.raises(TokenError, match="padding counts positions of each of 2"):
+        KVCache(weights.config, f16, batch=2, padding=[1])
+
+
+def test_weights_stored_for_another_recipe_are_refused():
+    weights = weights_of()
+    with pytest.raises(RecipeError, match="stored as the recipe f16 asks, not bf16"):
+        forward(StoredWeights(weights, recipe_of("f16")), [1], recipe_of("bf16"))

@@ -244,3 +244,10 @@ def test_addition_and_multiplication_commute(x, y):
 def test_the_root_of_a_rounded_square_encloses(x):
     low, high = ops.sqrt(x, "f32", "toward_negative"), ops.sqrt(x, "f32", "toward_positive")
     assert Fraction(low) ** 2 <= Fraction(x) <= Fraction(high) ** 2
+
+
+def test_words_and_shapes_that_do_not_fit_are_refused_by_name():
+    with pytest.raises(FormatError, match=r"\+ of arrays of the shapes \(2,\) and \(3,\)"):
+        ops.add(np.ones(2, np.float16), np.ones(3, np.float16))
+    with pytest.raises(FormatError, match="Unknown rounding mode None"):
+        ops.add(1.0, 1.0, "f16", mode=None)
