@@ -12,7 +12,7 @@ from softfloat_llm.errors import RecipeError
 _OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
-_COMPARISON = re.compile(r"([MNKB](?:\*[MNKB])*(?: % \d+)?) (<=|>=|==|!=|<|>) (\d+)")
+_COMPARISON = re.compile(r"([MNKB](?:\*[MNKB])*(?: % [1-9][0-9]{0,8})?) (<=|>=|==|!=|<|>) ([0-9]{1,18})")
 
 
 class Condition:

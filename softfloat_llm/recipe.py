@@ -269,16 +269,17 @@ def _from_pairs(pairs: list[str], base: Recipe | None) -> Recipe:
 
 def _from_file(path: Path, above: tuple[Path, ...] = ()) -> Recipe:
     """The recipe of a file. `above`: the files that are based on it."""
-    if path.resolve() in above:
-        raise RecipeError(f"Recipe {path} is based on itself, by way of {above[-1]}.")
     try:
+        place = path.resolve()
         body = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: bytes that are no text, or a path that is none
         raise RecipeError(f"Reading the recipe {path}: {error}.") from None
+    if place in above:
+        raise RecipeError(f"Recipe {path} is based on itself, by way of {above[-1]}.")
     table = _toml(body, str(path))
     base = table.get("base")
     if isinstance(base, str) and base.endswith(".toml"):  # beside the file that names it
-        table["base"] = _from_file(path.parent / base, (*above, path.resolve()))
+        table["base"] = _from_file(path.parent / base, (*above, place))
     recipe = _from_table(table, str(path), name=path.stem)
     _check_certificate(recipe, path)
     return recipe
@@ -301,7 +302,7 @@ def _claims(recipe: Recipe, shipped: Recipe) -> bool:
 def _toml(body: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(body)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RecipeError(f"Recipe {where}: not TOML: {error}.") from None
 
 

@@ -148,7 +148,7 @@ class Run:
         folder = Path(path)
         try:
             body = json.loads((folder / "run.json").read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"Reading the run {folder}: {error}. Expected a folder that --save wrote.") from None
         if not isinstance(body, dict) or body.get("schema") != RUN_SCHEMA:
             raise RunError(f"Reading the run {folder}: run.json has not the schema {RUN_SCHEMA!r}.")

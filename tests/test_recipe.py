@@ -455,3 +455,13 @@ def test_the_first_argument_of_a_recipe_is_what_the_rest_is_put_upon():
     assert Recipe("bf16", at="lm_head.acc=f16").words() == recipe_of("bf16,lm_head.acc=f16").words()
     with pytest.raises(RecipeError, match="Unknown recipe"):
         Recipe("nonsense!!")
+
+
+def test_names_and_files_that_are_none_are_refused(tmp_path):
+    for text in (
+        "lm_head=\x00,x.toml",
+        in_file(tmp_path, "a = " + "[" * 100_000, "deep.toml"),
+        in_file(tmp_path, f"a = {'1' * 5000}", "long.toml"),
+    ):
+        with pytest.raises(RecipeError):
+            recipe_of(text)

@@ -522,3 +522,9 @@ def test_a_pattern_that_names_no_tap_is_refused_before_the_run():
         simulate(taps=["nosuch*"])
     with pytest.raises(RunError, match=r"Did you mean 'layers\.3\.mlp\.act\.out'"):
         simulate(taps=["layers.3.mlp.akt.out"])
+
+
+def test_a_run_of_endless_brackets_is_a_damaged_one(tmp_path):
+    (tmp_path / "run.json").write_text("[" * 200_000)
+    with pytest.raises(RunError, match="Reading the run"):
+        Run.load(tmp_path)

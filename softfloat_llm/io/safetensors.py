@@ -230,6 +230,8 @@ def _entry(path: Path, name: str, value: Any) -> Entry:
         raise CheckpointError(
             f"{where} spans {entry.end - entry.begin} bytes, but {dtype} {_short(shape)} takes {expected}."
         )
+    if math.prod(max(1, size) for size in shape) * entry.dtype.itemsize >= 1 << 63:
+        raise CheckpointError(f"{where} has shape {_short(shape)}, larger than any memory.")
     return entry
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from typing import Any, Protocol, cast
 
 import numpy as np
 
-from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
+from softfloat_llm.numerics.exact import round_exact
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, f64
 from softfloat_llm.numerics.fused import Pairs
 from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Accumulator, Precision
@@ -227,7 +229,12 @@ def _fsum_pair(row: Float64Array) -> tuple[float, float]:
     if not np.isfinite(row).all():
         with np.errstate(invalid="ignore"):
             return float(np.add.reduce(row[~np.isfinite(row)])), 0.0
-    total = math.fsum(row)
+    try:
+        total = math.fsum(row)
+    except OverflowError:  # a partial sum beyond float64, of values that only f64 holds
+        exact = sum(map(Fraction, row.tolist()), Fraction(0))
+        total = round_exact(exact, f64)
+        return total, float(exact - Fraction(total)) if math.isfinite(total) else 0.0
     return total, math.fsum([*row.tolist(), -total])
 
 

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any, Literal, get_args
 
 from softfloat_llm.errors import OrderError, nearest
-from softfloat_llm.numerics.formats import Format, format_of
+from softfloat_llm.numerics.formats import Format, f32, format_of
 from softfloat_llm.numerics.rounding import MODES
 from softfloat_llm.numerics.trees import Chain, Flat, Join, Node
 
@@ -66,6 +66,12 @@ class Adder:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def keeps_its_accumulator(self) -> bool:
+        """True where an instruction of zeros leaves c as it is: its alignment cuts no bit of the accumulator's."""
+        is_cut = self.model == "aligned" and self.accumulator == "aligned"
+        return not is_cut or self.fraction_bits >= (self.output or f32).trailing_bits
 
     @property
     def most_bits(self) -> int:

@@ -191,7 +191,7 @@ _ALIASES = {
     "e11m52": "f64", "e8m23": "f32", "e8m10": "tf32", "e5m10": "f16", "e8m7": "bf16",
 }  # fmt: skip
 
-_EXMY = re.compile(r"e(\d+)m(\d+)")
+_EXMY = re.compile(r"e0*([0-9]{1,2})m0*([0-9]{1,2})")
 
 
 def format_of(name: str | Format | npt.DTypeLike) -> Format:
@@ -229,6 +229,8 @@ def _parse(name: str) -> Format:
     if word in FORMATS:
         return FORMATS[word]
     match = _EXMY.fullmatch(word)
+    if match is not None and (plain := f"e{int(match[1])}m{int(match[2])}") != word:
+        return _parse(plain)
     if match is None:
         raise FormatError(
             f"Unknown format {name!r}.{nearest(word, [*FORMATS, *_ALIASES])}"

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -29,6 +31,7 @@ _HEADS = (
 )  # fmt: skip
 _JOINS = ("half", "adj", "seq")
 _MOST_LANES = 65_536  # each lane is a partial sum held in memory, even where no term reaches it
+_MOST_LEVELS = 16
 _NESTING = ("lanes", "blocked", "split-k", "perm", "swap")
 _SHAPE_FREE = ("seq", "reverse", "lanes", "blocked", "swap", "fused")
 
@@ -83,7 +86,11 @@ class Order:
     @property
     def is_shape_free(self) -> bool:
         """True where zeros added at the end change nothing but the sign of a zero: cached and whole passes agree."""
-        return all(level.head in _SHAPE_FREE for level in self.levels)
+        heads = [level.head for level in self.levels]
+        # zeros that are swapped before the last terms shift what an order inside would group
+        is_shifted = any(outer == "swap" and inner not in ("seq", "reverse") for outer, inner in pairwise(heads))
+        is_cut = self.adder is not None and not self.adder.keeps_its_accumulator
+        return all(head in _SHAPE_FREE for head in heads) and not is_shifted and not is_cut
 
     @property
     def adder(self) -> Adder | None:
@@ -106,7 +113,12 @@ def parse(text: str) -> tuple[Level, ...]:
     """The levels of a text form. Raises OrderError, naming the part that is wrong and what is known."""
     if not isinstance(text, str):
         raise OrderError(f"An order is named by a text such as 'lanes:8', not by {text!r}.")
-    levels = tuple(_parse_level(part.strip(), text) for part in text.split(">"))
+    parts = text.split(">")
+    if len(parts) > _MOST_LEVELS:
+        raise OrderError(f"An order has at most {_MOST_LEVELS} levels; this text has {len(parts)}.")
+    levels = tuple(_parse_level(part.strip(), text) for part in parts)
+    if prod(level.size for level in levels if level.head == "lanes") > _MOST_LANES:
+        raise OrderError(f"Order {text!r}: there can be at most {_MOST_LANES} lanes in all.")
     for outer in levels[:-1]:
         if outer.head not in _NESTING:
             raise OrderError(
@@ -133,7 +145,8 @@ def _parse_level(part: str, text: str) -> Level:
     size = _parse_size(width, part, text, lowest=0 if head == "perm" else 1)
     _expect(bool(neighbours) == bool(times), part, text, "after 'x' stands how many neighbours a lane takes together")
     group = _parse_size(neighbours, part, text, lowest=1) if neighbours else 1
-    _expect(head != "lanes" or size <= _MOST_LANES, part, text, f"there can be at most {_MOST_LANES} lanes")
+    is_laned = head in ("lanes", "vector", "ilp", "cascade")
+    _expect(not is_laned or size <= _MOST_LANES, part, text, f"there can be at most {_MOST_LANES} lanes")
     return _parse_options(Level(head, size, group), arguments[1:], part, text)
 
 

@@ -120,11 +120,13 @@ class Precision:
         if self.order.adder is not None:
             self._check_adder(self.order.adder)
         is_narrow = self.storage.precision <= 24
-        if is_narrow or (self.product == self.storage and self.rounding.product == "ties_to_even"):
+        is_usual = (self.rounding.product, self.overflow.acc, self.subnormals.acc) == ("ties_to_even", "ieee", "keep")
+        if is_narrow or (self.product == self.storage and is_usual):
             return
         raise PrecisionError(
             f"Storage {self.storage} needs product={self.storage} with ties_to_even (products as the hardware rounds"
-            f" them); found product={self.product or 'exact'}, rounding {self.rounding.product}."
+            f" them), and a plain range of its sums; found product={self.product or 'exact'}, rounding"
+            f" {self.rounding.product}, overflow {self.overflow.acc}, subnormals {self.subnormals.acc}."
         )
 
     def _check_adder(self, adder: Adder) -> None:

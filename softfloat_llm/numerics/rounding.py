@@ -63,7 +63,7 @@ def round_to(
     check_mode(mode)
     check_option("overflow", overflow, OVERFLOWS)
     check_option("subnormals", subnormals, SUBNORMALS)
-    values = x if isinstance(x, np.ndarray) else np.asarray(x)
+    values = _as_given(x)
     wide = as_float64(values)
     if wide is None:
         rounded = _round_objects(values, fmt, mode, overflow, subnormals)
@@ -112,11 +112,23 @@ def _round_objects(values: Array, fmt: Format, mode: str, overflow: str, subnorm
     return np.array(flat, np.float64).reshape(values.shape)
 
 
+def _as_given(x: Any) -> Array:
+    """x as an array. A list whose integers NumPy would round on the way to float64 becomes one of objects."""
+    values = np.asarray(x)
+    if isinstance(x, np.ndarray) or values.dtype != np.float64 or values.ndim == 0:
+        return values
+    objects = np.array(x, dtype=object)
+    has_large = any(isinstance(v, int) and abs(v) > 1 << 53 for v in objects.ravel())
+    return objects if has_large else values
+
+
 def _real(value: Any) -> exact.Real:
     if isinstance(value, (int, float, Fraction)):
         return value
+    if isinstance(value, np.integer):
+        return int(value)
     if isinstance(value, np.floating):
-        return Fraction(*value.as_integer_ratio()) if np.isfinite(value) else float(value)
+        return Fraction(*value.as_integer_ratio()) if np.isfinite(value) and value != 0 else float(value)
     raise FormatError(f"Only real numbers can be rounded, not {value!r}.")
 
 
@@ -143,7 +155,8 @@ def round_wide(
         if fmt in _NATIVE and mode == "ties_to_even" and overflow == "ieee" and "ftz" not in subnormals:
             return x.astype(_NATIVE[fmt]).astype(np.float64)
         if fmt is f64:
-            return flush(x, fmt) if "ftz" in subnormals else x.copy()
+            kept = np.clip(x, -fmt.max, fmt.max) if overflow == "saturate" else x.copy()
+            return flush(kept, fmt) if "ftz" in subnormals else kept
         rounded = _on_grid(x, fmt, mode, fmt.smallest_normal)
         if "ftz" in subnormals and fmt.has_zero:
             rounded = _flush_tiny(rounded, x, fmt, mode)
@@ -156,7 +169,7 @@ def bits_of(x: Float64Array) -> npt.NDArray[np.int64]:
 
 
 _ONE_CAST = ("f32", "f16", "bf16")  # NumPy and ml_dtypes cast float32 to these by one rounding, ties to even
-_ROWS_AT_ONCE = 1 << 18  # elements: what is rounded at a time, so that the float64 temporaries stay small
+_ROWS_AT_ONCE = 1 << 18  # elements: so that the float64 temporaries stay small
 
 
 def round_block(

@@ -304,6 +304,8 @@ def stays_in_range(at: Precision, bounds: Spread, program: Sequence[Instruction]
     assert fmt is not None
     if any(name == "round" for name, _ in program):
         return False
+    if at.product is not None and not (2.0 * bounds.largest <= at.product.max).all():
+        return False  # a product may become infinite in its own format, however wide the accumulator is
     total = float(np.add.reduce(bounds.largest)) + roundings * fmt.smallest_subnormal
     if start is not None:
         total += float(np.abs(start).max(initial=0.0))

@@ -302,7 +302,7 @@ def read_tree(path: str | Path) -> Tree:
         tree = Tree(body["n"], _node(body.get("tree"), nodes))
     except ValueError as error:
         raise OrderError(f"Reading the tree file {path}: {error}.") from None
-    if sorted(tree.leaves) != list(range(tree.n)):
+    if len(tree.leaves) != tree.n or sorted(tree.leaves) != list(range(tree.n)):
         raise OrderError(f"Reading the tree file {path}: each of the terms 0 to {tree.n - 1} must stand in it once.")
     return tree
 

@@ -222,3 +222,11 @@ def test_a_damaged_byte_gives_the_same_answer_as_the_library_or_a_typed_error(
         return
     expected = safetensors.numpy.load_file(path)
     assert {n: t.tobytes() for n, t in found.items()} == {n: t.tobytes() for n, t in expected.items()}
+
+
+def test_an_empty_tensor_of_huge_dimensions_is_refused(tmp_path):
+    path = tmp_path / "huge.safetensors"
+    header = b'{"x":{"dtype":"F32","shape":[0,4611686018427387904,4611686018427387904],"data_offsets":[0,0]}}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(CheckpointError, match="larger than any memory"):
+        open_tensors(path)

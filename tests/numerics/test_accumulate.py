@@ -179,3 +179,9 @@ def test_the_input_is_not_changed():
     for acc in ("f32", "f32+kahan", "f32+neumaier", "exact", "bf16"):
         reduce.sum(x, f"storage=f32,acc={acc},subnormals=ftz+daz")
     assert x.tobytes() == before
+
+
+def test_an_exact_sum_whose_partial_sums_leave_float64_is_exact_all_the_same():
+    at = "storage=f64,product=f64,acc=exact,output=f64"
+    assert reduce.sum([1e308, 1e308, -1e308], at) == 1e308
+    assert reduce.sum([1e308, 1e308], at) == np.inf

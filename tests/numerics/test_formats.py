@@ -181,3 +181,10 @@ def test_shapes_survive_decode_and_encode():
     assert decode(codes, bf16).shape == encode(decode(codes, bf16), bf16).shape == (2, 3, 4)
     assert decode(np.uint8(0x38), "e4m3fn").shape == ()
     assert not differs(decode(np.uint8(0x38), "e4m3fn"), 1.0)
+
+
+def test_leading_zeros_and_foreign_digits_make_no_further_formats():
+    assert format_of("e05m10") is f16
+    for name in ("e\u0663m\u0662", "e" + "1" * 5000 + "m1"):
+        with pytest.raises(FormatError, match="Unknown format"):
+            format_of(name)

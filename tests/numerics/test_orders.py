@@ -80,7 +80,8 @@ def test_what_is_no_text_is_no_order(word):
 
 def test_shape_free_orders_are_those_that_zeros_at_the_end_do_not_change():
     free = [text for text in TABLE if Order(text).is_shape_free]
-    assert free == [t for t in TABLE if not any(word in t for word in ("pairwise", "tree", "split-k", "perm"))]
+    bound = ("pairwise", "tree", "split-k", "perm", "swap:3 > lanes")
+    assert free == [t for t in TABLE if not any(word in t for word in bound)]
     rng = np.random.default_rng(0)
     x = rng.standard_normal(37).astype(np.float16)
     for text in free:
@@ -262,3 +263,22 @@ def test_a_tree_of_5000_levels_does_not_meet_the_recursion_limit(is_left, tmp_pa
     write_tree(tree, tmp_path / "again.json")
     assert read_tree(tmp_path / "again.json") == tree
     assert hash(tree) == hash(read_tree(path))
+
+
+@pytest.mark.parametrize("text", ["swap:8 > blocked:2", "swap:8 > lanes:3", "fused:16:10", "fused:4:16"])
+def test_an_order_that_zeros_at_the_end_do_change_is_not_shape_free(text):
+    assert not Order(text).is_shape_free
+    a, b = np.random.default_rng(4).standard_normal((2, 400, 5)).astype(np.float16)
+    longer = [np.concatenate([x, np.zeros((400, 16), np.float16)], axis=1) for x in (a, b)]
+    one_more = [x[:, :6] for x in longer]
+    at = f"storage=f16,acc=f32,output=f32,order={text}"
+    moved = [reduce.dot(a, b, at) != reduce.dot(*pair, at) for pair in (longer, one_more)]
+    assert np.any(moved)
+
+
+@pytest.mark.parametrize(
+    "text", [" > ".join(["swap:1"] * 3000), "vector:99999999", "ilp:999999999", "lanes:1500 > lanes:1500"]
+)
+def test_an_order_that_would_take_all_memory_is_refused(text):
+    with pytest.raises(OrderError, match="at most"):
+        Order(text)

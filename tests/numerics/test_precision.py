@@ -104,3 +104,9 @@ def test_a_malformed_precision_is_refused_saying_what_was_expected(text, error, 
 def test_an_unknown_stage_is_named():
     with pytest.raises(PrecisionError, match=r"unknown stage 'accu'.* Did you mean 'acc'\?"):
         Precision(rounding={"accu": "to_odd"})
+
+
+@pytest.mark.parametrize("more", ["acc.overflow=saturate", "acc.subnormals=ftz", "product.rounding=toward_zero"])
+def test_sums_of_f64_are_the_hardwares_only(more):
+    with pytest.raises(PrecisionError, match="Storage f64 needs"):
+        precision_of(f"storage=f64,product=f64,acc=f64,output=f64,{more}")

@@ -419,3 +419,18 @@ def test_saturation_differs_only_beyond_the_range(x):
     for fmt in (f16, bf16, f32, format_of("e4m3fn")):
         plain, saturated = round_to(x, fmt), round_to(x, fmt, overflow="saturate")
         assert plain == saturated or (not math.isfinite(plain) and saturated == math.copysign(fmt.max, x))
+
+
+def test_large_integers_in_a_list_are_rounded_once_beside_other_numbers():
+    assert round_to([2**63 + 2**39 + 1, -1], "f32")[0] == 2**63 + 2**40
+    assert round_to([2**60 + 2**36 + 1, 0.5], "f32")[0] == 2**60 + 2**37
+
+
+def test_negative_zeros_and_numpy_integers_among_objects_are_kept():
+    got = round_to(np.array([np.float32(-0.0), np.int64(3), Fraction(1, 2)], object), "f32")
+    assert np.signbit(got[0])
+    assert got.tolist() == [0.0, 3.0, 0.5]
+
+
+def test_saturation_to_f64_holds_for_infinities_too():
+    assert round_to(np.inf, "f64", overflow="saturate") == np.finfo(np.float64).max
