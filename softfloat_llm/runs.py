@@ -26,11 +26,11 @@ from softfloat_llm.llama.decode import decode
 from softfloat_llm.llama.forward import StoredWeights, checked_tokens
 from softfloat_llm.numerics.formats import Array, Format, encode, format_of
 from softfloat_llm.recipe import Recipe, recipe_of
-from softfloat_llm.sites import SITES
+from softfloat_llm.sites import LOGITS, SITES
+from softfloat_llm.tiny import DEFAULT_PROMPT
 from softfloat_llm.trace import Event, Trace
 
 RUN_SCHEMA = "softfloat-llm/run/1"
-LOGITS = "lm_head.out"
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,8 +233,7 @@ def simulate(
     **Raises** TokenError for an empty prompt, ids out of range or too many positions; RecipeError, CheckpointError,
     ConfigError or FetchError; NonFiniteError where a token would be taken from a row with NaN.
     """
-    if not isinstance(workers, int) or workers < 1:
-        raise RunError(f"workers is {workers!r}: at least 1 does the work.")
+    _check_workers(workers)
     opened = model if isinstance(model, Model) else open_model(model, progress)
     chosen = recipe_of(recipe)
     reference = Run.load(teacher) if isinstance(teacher, (str, Path)) else teacher
@@ -265,7 +264,9 @@ def simulate(
     )
 
 
-DEFAULT_PROMPT = "The capital of France is"
+def _check_workers(workers: int) -> None:
+    if not isinstance(workers, int) or workers < 1:
+        raise RunError(f"workers is {workers!r}: at least 1 does the work.")
 
 
 def tap_names(layers: int) -> list[str]:

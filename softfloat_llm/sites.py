@@ -72,6 +72,9 @@ SITES: dict[str, Site] = {
     )
 }
 
+LOGITS = "lm_head.out"
+"""The tap of the logits."""
+
 LINEAR = (*(name for name in SITES if name.endswith("_proj")), "lm_head")
 MATMUL = (*LINEAR, "attn.scores", "attn.pv")
 GROUPS: dict[str, tuple[str, ...]] = {"*": tuple(SITES), "linear": LINEAR, "matmul": MATMUL}

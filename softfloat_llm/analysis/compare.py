@@ -18,12 +18,12 @@ from softfloat_llm.analysis.verdicts import Choice, Verdict, verdict
 from softfloat_llm.errors import RunError, WordError
 from softfloat_llm.numerics.formats import Array, Format
 from softfloat_llm.recipe import Recipe
+from softfloat_llm.sites import LOGITS
 
 if TYPE_CHECKING:
     from softfloat_llm.runs import Run
 
 SCHEMA = "softfloat-llm/compare/1"
-LOGITS = "lm_head.out"
 
 
 @dataclass(frozen=True)

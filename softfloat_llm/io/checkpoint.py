@@ -10,12 +10,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from softfloat_llm import tiny
 from softfloat_llm.errors import CheckpointError, nearest
 from softfloat_llm.io.progress import Progress
-from softfloat_llm.io.safetensors import Array, Header, map_tensors, open_tensors, read_header, read_json
+from softfloat_llm.io.safetensors import Header, map_tensors, open_tensors, read_header, read_json
 from softfloat_llm.io.tokenizer import Tokenizer, missing
 from softfloat_llm.llama.config import Config, config_from_dict
 from softfloat_llm.llama.weights import Weights
+from softfloat_llm.numerics.formats import Array
 
 NAMES = ("tiny", "smollm2")
 SINGLE = "model.safetensors"
@@ -56,7 +58,7 @@ def open_model(name_or_path: str | os.PathLike[str], progress: Progress | None =
     """
     name = os.fspath(name_or_path)
     if name == "tiny":
-        return _open_folder(name, Path(__file__).parents[1] / "tiny")
+        return _open_folder(name, tiny.FOLDER)
     if name == "smollm2":
         from softfloat_llm.io.fetch import fetch_smollm2
 

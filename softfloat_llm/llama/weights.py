@@ -12,13 +12,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softfloat_llm.errors import CheckpointError, FormatError
 from softfloat_llm.llama.config import Config
-from softfloat_llm.numerics.formats import format_of
-
-Array = npt.NDArray[Any]
+from softfloat_llm.numerics.formats import Array, format_of
 
 EMBEDDING = "model.embed_tokens.weight"
 LM_HEAD = "lm_head.weight"

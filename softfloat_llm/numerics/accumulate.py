@@ -217,9 +217,8 @@ def exact_sum(terms: Float64Array, at: Precision) -> Float64Array:
     """
     rows = terms.reshape(math.prod(terms.shape[:-1]), terms.shape[-1])
     pairs = np.array([_fsum_pair(row) for row in rows], np.float64).reshape(-1, 2)
-    mode, options = at.rounding.output, {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
-    rounded = round_pair(pairs[:, 0].copy(), pairs[:, 1].copy(), at.output, mode, **options)
-    if mode == "toward_negative" and at.output.has_negative_zero:
+    rounded = round_pair(pairs[:, 0].copy(), pairs[:, 1].copy(), at.output, **at.rules("output"))
+    if at.rounding.output == "toward_negative" and at.output.has_negative_zero:
         has_cancelled = (pairs[:, 0] == 0) & ((rows != 0) | np.signbit(rows)).any(-1)
         rounded = np.where(has_cancelled, -0.0, rounded)
     return rounded.reshape(terms.shape[:-1])

@@ -66,8 +66,7 @@ def _tile(left: Float64Array, right: Float64Array, at: Precision, init: Float64A
         is_odd_one |= ~(np.abs(init) < _LARGEST_INIT)
         parts.append(np.where(is_odd_one, 0.0, init))
     s, e = _exact_pair(parts)
-    options = {"overflow": at.overflow.output, "subnormals": at.subnormals.output}
-    out = round_pair(s, e, at.output, at.rounding.output, **options)
+    out = round_pair(s, e, at.output, **at.rules("output"))
     if at.rounding.output == "toward_negative":  # the sign of an exact zero depends on the terms
         is_odd_one |= s == 0
     if is_odd_one.any():
