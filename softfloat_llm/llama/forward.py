@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import RecipeError, TokenError
-from softfloat_llm.llama import blocks
-from softfloat_llm.llama.blocks import Taps
+from softfloat_llm.llama import attention, blocks
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.rope import rope_table
+from softfloat_llm.llama.taps import Taps, stored
 from softfloat_llm.llama.weights import EMBEDDING, Weights
 from softfloat_llm.numerics.formats import Array, Format, format_of
 from softfloat_llm.recipe import Recipe
@@ -82,7 +82,7 @@ def _layer(x: Array, table: Array, layer: int, run: _Pass) -> Array:
     q = run.dense("attn.q_proj", h, prefix + "self_attn.q_proj").reshape(-1, heads, size)  # (B*T, H, C)
     k = run.dense("attn.k_proj", h, prefix + "self_attn.k_proj").reshape(-1, groups, size)  # (B*T, G, C)
     v = run.dense("attn.v_proj", h, prefix + "self_attn.v_proj").reshape(-1, groups, size)  # (B*T, G, C)
-    both = see("attn.rope", blocks.rotate(np.concatenate([q, k], axis=1), cos, sin, at("attn.rope")))
+    both = see("attn.rope", attention.rotate(np.concatenate([q, k], axis=1), cos, sin, at("attn.rope")))
     q, k = both[:, :heads], both[:, heads:]
     k = see("kv.k", _kept(k, at("kv.k"), at("attn.rope").output))  # (B*T, G, C)
     v = see("kv.v", _kept(v, at("kv.v"), at("attn.v_proj").output))  # (B*T, G, C)
@@ -131,18 +131,20 @@ def _attention(q: Array, layer: int, cache: KVCache, recipe: Recipe, see: _Recor
         queries = length - skipped
         if queries == 0:
             continue
-        s = see("attn.scores", blocks.scores(q[row, skipped:], keys[row, pad:], at("attn.scores")), row)  # (T, H, S)
-        s = see("attn.scale", blocks.scale(s, size**-0.5, at("attn.scale")), row)
-        taps, factor = blocks.softmax(s, at("attn.softmax"))
+        s = see("attn.scores", attention.scores(q[row, skipped:], keys[row, pad:], at("attn.scores")), row)  # (T, H, S)
+        s = see("attn.scale", attention.scale(s, size**-0.5, at("attn.scale")), row)
+        taps, factor = attention.softmax(s, at("attn.softmax"))
         p = see("attn.softmax", taps, row)  # (T, H, S)
-        o = see("attn.pv", blocks.weighted_values(p, values[row, pad:], at("attn.pv"), factor=factor), row)  # (T, H, C)
+        o = see(
+            "attn.pv", attention.weighted_values(p, values[row, pad:], at("attn.pv"), factor=factor), row
+        )  # (T, H, C)
         out[row, skipped:] = o.reshape(queries, -1)
     return out.reshape(batch * length, heads * size)
 
 
 def _kept(x: Array, spec: SiteSpec, given: Format) -> Taps:
     """What the cache stores: x, of the given format, rounded once to the cache's."""
-    return Taps(x, None, blocks.stored(x, spec.storage, spec.precision), enter_format=given)
+    return Taps(x, None, stored(x, spec.storage, spec.precision), enter_format=given)
 
 
 def checked_tokens(tokens: npt.ArrayLike, config: Config) -> Array:
@@ -196,7 +198,7 @@ class StoredWeights:
             return tensor
         key = (name, str(spec.precision))
         if key not in self._rounded:
-            self._rounded[key] = blocks.stored(tensor, spec.storage, spec.precision)
+            self._rounded[key] = stored(tensor, spec.storage, spec.precision)
         return self._rounded[key]
 
 
@@ -267,5 +269,5 @@ def _first_nonfinite(stage: _Stage) -> tuple[int, ...] | None:
     if not bad.any():
         return None
     if stage.fill is not None:  # a last axis of keys: those that the query does not see do not count
-        bad &= ~blocks.is_hidden(stage.values.shape[0], stage.values.shape[-1])
+        bad &= ~attention.is_hidden(stage.values.shape[0], stage.values.shape[-1])
     return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None

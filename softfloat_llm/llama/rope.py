@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from softfloat_llm.errors import ConfigError
-from softfloat_llm.llama.blocks import Taps
 from softfloat_llm.llama.config import Config, RopeScaling
+from softfloat_llm.llama.taps import Taps
 from softfloat_llm.numerics import functions, ops
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.rounding import carry, round_wide, widen

@@ -77,7 +77,7 @@ def test_a_narrower_cache_changes_the_logits_and_a_wider_one_does_not(weights):
     ("saturate", [448, 3.25, 0, -448]), ("ieee", [np.nan, 3.25, 0, np.nan]),
 ])  # fmt: skip
 def test_values_beyond_e4m3fn_are_clipped_or_nan_and_small_ones_flushed(overflow, wanted):
-    from softfloat_llm.llama.blocks import stored
+    from softfloat_llm.llama.taps import stored
 
     spec = recipe_of(f"f32,kv=e4m3fn,kv.overflow={overflow}").at("kv.k")
     got = stored(np.array([600, 3.3, 0.0004, -500], np.float32), spec.storage, spec.precision)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from softfloat_llm.errors import ConfigError
-from softfloat_llm.llama import blocks
+from softfloat_llm.llama import attention
 from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.rope import inverse_frequencies, rope_table
 from softfloat_llm.numerics import reduce
@@ -134,7 +134,7 @@ def rotated(x, position, recipe, theta=10000.0):
     row = rope_table(np.array([position]), config(len(x), theta), spec).out
     cos, sin = np.split(row, 2, axis=-1)
     vector = round_to(np.array([[x]], np.float64), recipe.at("attn.rope").storage)
-    return values(blocks.rotate(vector, cos, sin, recipe.at("attn.rope")).out)[0][0]
+    return values(attention.rotate(vector, cos, sin, recipe.at("attn.rope")).out)[0][0]
 
 
 def test_rounding_each_operation_or_once_of_the_pair_1_and_1_5_at_position_6():

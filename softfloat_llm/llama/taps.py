@@ -1,0 +1,69 @@
+"""What a block of the model gives, and the roundings with which each block begins and ends.
+
+Shape letters as in `blocks`. Start reading at `Taps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from softfloat_llm.numerics import functions
+from softfloat_llm.numerics.accumulate import arithmetic_of, terms_of, terms_until_nonfinite
+from softfloat_llm.numerics.engine_functions import EXPONENTIALS
+from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.precision import Precision
+from softfloat_llm.numerics.rounding import carry, round_block, round_wide
+from softfloat_llm.site_specs import SiteSpec
+
+
+class Taps(NamedTuple):
+    """What a site took, what its sum was before the last rounding (None where it has none), and what it gave.
+
+    `terms` tells after how many terms the sum at an index left the finite range, and of how many. `fills` is for taps
+    whose last axis is S: what (enter, acc, out) hold for a key that the query does not see. `enter_format` and
+    `acc_format` are given where they are not the site's storage and accumulator.
+    """
+
+    enter: Array
+    acc: Array | None
+    out: Array
+    terms: Callable[[tuple[int, ...]], tuple[int, int]] | None = None
+    fills: tuple[float | None, float | None, float | None] = (None, None, None)
+    enter_format: Format | None = None
+    acc_format: Format | None = None
+
+
+def stored(x: Array, fmt: Format, at: Precision) -> Array:
+    """x (...) as the storage stage keeps it: rounded once to the format where it does not lie in it already."""
+    if fmt.has_own_dtype and x.dtype == fmt.dtype:
+        return x
+    return round_block(x, fmt, **at.rules("storage"))
+
+
+def entered_values(x: Array, spec: SiteSpec) -> Array:
+    """x (...) as the site stores it: rounded once where it does not lie in the storage format already."""
+    return stored(x, spec.storage, spec.precision)
+
+
+def given_values(wide: Float64Array, spec: SiteSpec) -> Array:
+    """Exact or wider values, rounded once to the site's output."""
+    return carry(round_wide(wide, spec.output, **spec.precision.rules("output")), spec.output)
+
+
+def exponential(x: Float64Array, spec: SiteSpec) -> Float64Array:
+    """e^x (...) in `compute`: correctly rounded, or as the engine that the option `exp` names has it."""
+    name = spec.options["exp"]
+    return functions.exp_wide(x, spec.compute) if name == "correct" else EXPONENTIALS[name](x)
+
+
+def terms_left(a: Array, b: Array, at: Precision) -> tuple[int, int]:
+    """After how many terms the sum of a*b (K,) left the finite range (K where only at the end), and K."""
+    n = len(a)
+    if at.acc.format is None:
+        return n, n
+    with np.errstate(all="ignore"):
+        terms, steps = terms_of(a, b, at), arithmetic_of(at.acc, at)
+        return terms_until_nonfinite(at.order.tree(n).program(), terms, steps, n), n
