@@ -13,6 +13,7 @@ from softfloat_llm.conditions import Condition
 from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest
 from softfloat_llm.numerics.formats import Format, f32, format_of
 from softfloat_llm.numerics.precision import Precision, precision_of_keys
+from softfloat_llm.site_options import STAGE_WORDS, FormatOption
 from softfloat_llm.sites import MODE_KEYS, SITES, Site, select, specificity
 
 
@@ -67,6 +68,16 @@ class SiteSpec:
     def output(self) -> Format:
         return self.precision.output
 
+    def format_of(self, option: str) -> Format:
+        """The format that an option names."""
+        word = self.options[option]
+        stages = {"compute": self.compute, "storage": self.storage, "output": self.output}
+        return stages[word] if word in stages else format_of(word)
+
+    def number_of(self, option: str) -> float:
+        """The number that an option gives."""
+        return float(self.options[option])
+
     def words(self) -> dict[str, str]:
         """Every key of the site with its word, as a recipe file would say it."""
         site = SITES[self.site]
@@ -86,7 +97,7 @@ def takers(setting: Setting) -> list[str]:
     if not takers and "." in setting.key:
         select(f"{setting.selector}.{setting.key.partition('.')[0]}")  # a misspelt site: `attn.sofmax.acc`
     if not takers:
-        keys = sorted({key for name in names for key in (*SITES[name].keys, *SITES[name].forms)}) + list(MODE_KEYS)
+        keys = sorted({key for name in names for key in (*SITES[name].keys, *SITES[name].options)}) + list(MODE_KEYS)
         raise RecipeError(
             f"{setting}: site {setting.selector!r} has no {setting.key!r}.{nearest(setting.key, keys)}"
             f" It takes {', '.join(keys)}."
@@ -113,9 +124,12 @@ def _shaped_spec(site: str, settings: tuple[Setting, ...], chosen: tuple[Setting
 def site_spec(site: Site, settings: Mapping[str, Setting], rules: tuple[Setting, ...]) -> SiteSpec:
     words = {key: setting.word for key, setting in settings.items()}
     try:
-        options = {key: _option(site, key, words.get(key)) for key in site.forms}
+        options = {key: option.spelled(key, words.get(key, option.default)) for key, option in site.options.items()}
         for key in ("storage", "output", "compute"):
             _refuse_f64(key, words.get(key))
+        for key, option in site.options.items():
+            if isinstance(option, FormatOption) and options[key] not in STAGE_WORDS:
+                _refuse_f64(key, options[key])
         compute = format_of(words.get("compute", "f32"))
         if options.get("exp", "correct") != "correct" and compute != f32:
             raise RecipeError(f"exp={options['exp']!r} is made of float32 steps: compute must be f32, not {compute}.")
@@ -135,19 +149,10 @@ def _refuse_f64(key: str, word: str | None) -> None:
 
 def _precision(site: Site, words: Mapping[str, str], compute: Format) -> Precision:
     """The stages of a site. Where a reduction does not say `product`, its terms are rounded to `compute`."""
-    keys = {key: word for key, word in words.items() if key not in site.forms and key != "compute"}
+    keys = {key: word for key, word in words.items() if key not in site.options and key != "compute"}
     if "compute" in site.keys and "product" in site.keys:
         keys.setdefault("product", str(compute))
     return precision_of_keys(keys)
-
-
-def _option(site: Site, key: str, word: str | None) -> str:
-    known = site.forms[key]
-    if word is None:
-        return known[0]
-    if word not in known:
-        raise RecipeError(f"{key}={word!r} is unknown.{nearest(word, known)} It can be {' or '.join(known)}.")
-    return word
 
 
 def settings_of(path: str, word: str) -> list[Setting]:
@@ -179,7 +184,7 @@ def _check_rule(setting: Setting) -> None:
         return
     is_format = setting.key in _NOT_BY_SHAPE or setting.key.startswith("storage.")
     elsewhere = [
-        name for name in takers(setting) if "order" not in SITES[name].keys or setting.key in SITES[name].forms
+        name for name in takers(setting) if "order" not in SITES[name].keys or setting.key in SITES[name].options
     ]
     if is_format or elsewhere:
         where = "" if is_format else f" at {elsewhere[0]!r}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from softfloat_llm.errors import RecipeError, nearest
+from softfloat_llm.site_options import Option, Words
 
 SUM_KEYS = ("storage", "product", "acc", "order", "output")
 MODE_KEYS = ("rounding", "subnormals", "overflow")
@@ -19,55 +20,93 @@ MODE_KEYS = ("rounding", "subnormals", "overflow")
 class Site:
     """One place where a precision applies.
 
-    `keys` are the settings that it takes beside the modes; `forms` maps an option to the words that it can have, the
-    usual one first. `compute` is the format of the steps that are no sums (a square root, an exponential, a division):
-    always ties to even with subnormals kept, whatever the modes of the stages.
+    `keys` are the settings that it takes beside the modes; `options` are those that are no stages, by name, each with
+    what it can be (`site_options`). `compute` is the format of the steps that are no sums (a square root, an
+    exponential, a division): always ties to even with subnormals kept, whatever the modes of the stages.
     """
 
     name: str
     what: str
     keys: tuple[str, ...]
-    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=dict)
 
     def takes(self, key: str) -> bool:
         """True for a stage, an option, a mode, or a mode of one stage (`acc.rounding`)."""
         stage, _, mode = key.rpartition(".")
         is_mode = key in MODE_KEYS or (stage in self.keys and mode in MODE_KEYS)
-        return key in self.keys or key in self.forms or is_mode
+        return key in self.keys or key in self.options or is_mode
 
 
-_NORM_FORMS = {"form": ("round-then-weight", "weight-then-round"), "root": ("rsqrt", "one-over-sqrt")}
 _REDUCTION = (*SUM_KEYS, "compute")
 _ELEMENTWISE = ("storage", "output")
-_EXPONENTIALS = {"exp": ("correct", "sleef-u10", "flash-u20", "vector-u20")}
-_SOFTMAX_FORMS = {"form": ("divide", "reciprocal"), "normalise": ("before", "after"), **_EXPONENTIALS}
+_NORM: dict[str, Option] = {
+    "form": Words(
+        "where the weight comes in",
+        {
+            "round-then-weight": "R(w R(x r)): rounded to the output before the weight and after it",
+            "weight-then-round": "R((x r) w): the weight in compute, one rounding to the output",
+        },
+    ),
+    "root": Words(
+        "how 1 / sqrt(mean + eps) is made",
+        {"rsqrt": "one rounding", "one-over-sqrt": "the root is rounded, then 1 over it"},
+    ),
+}
+_EXP: dict[str, Option] = {
+    "exp": Words(
+        "which exponential",
+        {
+            "correct": "correctly rounded",
+            "sleef-u10": "Sleef's expf, as PyTorch's CPU softmax, sigmoid and silu have it",
+            "flash-u20": "the cubic of PyTorch's CPU flash attention for halves",
+            "vector-u20": "the polynomial of PyTorch's CPU flash attention for f32",
+        },
+    )
+}
+_SOFTMAX: dict[str, Option] = {
+    "form": Words(
+        "how a term is divided by the sum",
+        {"divide": "term / sum", "reciprocal": "term times R(1 / sum)"},
+    ),
+    "normalise": Words(
+        "where a term is divided by the sum",
+        {"before": "before it meets the values", "after": "the weighted sum of values is, at attn.pv"},
+    ),
+    **_EXP,
+}
+_ROPE: dict[str, Option] = {
+    "form": Words(
+        "how many roundings a rotated pair has",
+        {"each": "each product and the sum", "once": "the exact value, once"},
+    )
+}
 
 SITES: dict[str, Site] = {
     site.name: site
     for site in (
         Site("embed", "embedding rows, gathered", _ELEMENTWISE),
-        Site("norm.input", "RMSNorm before attention", _REDUCTION, _NORM_FORMS),
+        Site("norm.input", "RMSNorm before attention", _REDUCTION, _NORM),
         Site("attn.q_proj", "queries: x Wq^T", SUM_KEYS),
         Site("attn.k_proj", "keys: x Wk^T", SUM_KEYS),
         Site("attn.v_proj", "values: x Wv^T", SUM_KEYS),
         Site("rope.table", "cos and sin of position times frequency", (*_ELEMENTWISE, "compute")),
-        Site("attn.rope", "rotation of q and k by the table", _ELEMENTWISE, {"form": ("each", "once")}),
+        Site("attn.rope", "rotation of q and k by the table", _ELEMENTWISE, _ROPE),
         Site("kv.k", "keys as the cache stores them", ("storage",)),
         Site("kv.v", "values as the cache stores them", ("storage",)),
         Site("attn.scores", "q k^T", SUM_KEYS),
         Site("attn.scale", "scores times head_dim^-1/2", (*_ELEMENTWISE, "compute")),
-        Site("attn.softmax", "probabilities", _REDUCTION, _SOFTMAX_FORMS),
+        Site("attn.softmax", "probabilities", _REDUCTION, _SOFTMAX),
         Site("attn.pv", "probabilities times values", SUM_KEYS),
         Site("attn.o_proj", "attention output: x Wo^T", SUM_KEYS),
         Site("attn.residual", "residual stream + attention", _ELEMENTWISE),
-        Site("norm.post_attention", "RMSNorm before the mlp", _REDUCTION, _NORM_FORMS),
+        Site("norm.post_attention", "RMSNorm before the mlp", _REDUCTION, _NORM),
         Site("mlp.gate_proj", "gate: x Wg^T", SUM_KEYS),
         Site("mlp.up_proj", "up: x Wu^T", SUM_KEYS),
-        Site("mlp.act", "silu(gate) = gate / (1 + exp(-gate))", (*_ELEMENTWISE, "compute"), _EXPONENTIALS),
+        Site("mlp.act", "silu(gate) = gate / (1 + exp(-gate))", (*_ELEMENTWISE, "compute"), _EXP),
         Site("mlp.act_mul", "silu(gate) times up", _ELEMENTWISE),
         Site("mlp.down_proj", "x Wd^T", SUM_KEYS),
         Site("mlp.residual", "residual stream + mlp", _ELEMENTWISE),
-        Site("norm.final", "last RMSNorm", _REDUCTION, _NORM_FORMS),
+        Site("norm.final", "last RMSNorm", _REDUCTION, _NORM),
         Site("lm_head", "logits: x We^T", SUM_KEYS),
     )
 }

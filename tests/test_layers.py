@@ -15,7 +15,8 @@ PACKAGE = "softfloat_llm"
 ROOT = Path(__file__).parents[1] / PACKAGE
 
 RANKS = {
-    "errors": 0, "numerics": 1, "conditions": 2, "site_specs": 2, "sites": 2, "recipe": 2, "trace": 2,
+    "errors": 0, "numerics": 1,
+    "conditions": 2, "site_options": 2, "site_specs": 2, "sites": 2, "recipe": 2, "trace": 2,
     "llama": 3, "io": 3, "tiny": 3,
     "runs": 4, "analysis": 5, "live": 5, "report": 6, "lessons": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
@@ -23,7 +24,9 @@ SIDEWAYS = {
     ("recipe", "sites"),
     ("recipe", "site_specs"),
     ("site_specs", "conditions"),
+    ("site_specs", "site_options"),
     ("site_specs", "sites"),
+    ("sites", "site_options"),
     ("io", "llama"),
     ("io", "tiny"),
     ("live", "analysis"),

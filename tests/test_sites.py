@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from softfloat_llm.errors import RecipeError
+from softfloat_llm.site_options import Count, FormatOption, Positive
 from softfloat_llm.sites import GROUPS, LINEAR, MATMUL, MODE_KEYS, SITES, select, specificity
 
 
@@ -70,3 +71,46 @@ def test_a_site_takes_its_own_keys_only(site, taken, refused):
 
 def test_every_site_takes_every_mode():
     assert all(site.takes(key) for site in SITES.values() for key in MODE_KEYS)
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("word", "spelled"), [
+    ("1", "1"), ("1.0", "1"), ("600/448", "1.3392857142857142"), ("1e-3", "0.001"), ("0.125", "0.125"),
+])  # fmt: skip
+def test_a_positive_number_is_spelled_in_one_way(word, spelled):
+    assert Positive("a scale").spelled("scale", word) == spelled
+
+
+@pytest.mark.parametrize("word", ["0", "-1", "nan", "inf", "1/0", "1.5/2", "1e400", "1e999999999", "", "x"])
+def test_what_is_no_positive_number_is_refused_by_name(word):
+    with pytest.raises(RecipeError, match="scale=.*expected a number above 0"):
+        Positive("a scale").spelled("scale", word)
+
+
+def test_a_count_is_a_whole_number():
+    assert Count("keys").spelled("online", "064") == "64"
+    for word in ("-1", "1.5", "²", "", "9" * 10):
+        with pytest.raises(RecipeError, match="online=.*expected a whole number"):
+            Count("keys").spelled("online", word)
+
+
+def test_a_format_option_takes_a_format_or_a_stage():
+    option = FormatOption("where the root is rounded")
+    assert [option.spelled("root_format", word) for word in ("fp16", "output", option.default)] == [
+        "f16",
+        "output",
+        "compute",
+    ]
+    with pytest.raises(RecipeError, match=r"root_format=f33.*Did you mean 'f32'"):
+        option.spelled("root_format", "f33")
+
+
+def test_every_option_says_what_it_is_and_what_each_word_means():
+    options = [(name, key, option) for name, site in SITES.items() for key, option in site.options.items()]
+    assert options
+    for name, key, option in options:
+        assert option.what, (name, key)
+        assert all(option.meanings.values()), (name, key)
+        assert option.spelled(key, option.default) == option.default
