@@ -14,9 +14,6 @@ from fractions import Fraction
 from softfloat_llm.errors import FormatError, RecipeError, nearest
 from softfloat_llm.numerics.formats import format_of
 
-STAGE_WORDS = ("compute", "storage", "output")
-"""What stands for a format: that of the site's stage."""
-
 _NUMBER = re.compile(r"[0-9]{1,40}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3}|/[0-9]{1,40})?")
 
 
@@ -44,22 +41,26 @@ class Words:
 
 @dataclass(frozen=True)
 class FormatOption:
-    """A format, or the stage of the site whose format it is."""
+    """A format, or one of a few words for one, the usual first: a stage of the site (`compute`) means its format."""
 
     what: str
-    default: str = "compute"
+    words: Mapping[str, str]
+
+    @property
+    def default(self) -> str:
+        return next(iter(self.words))
 
     @property
     def meanings(self) -> Mapping[str, str]:
-        return {"FORMAT": f"such as f32, or {', '.join(STAGE_WORDS)}: what that stage has"}
+        return {**self.words, "FORMAT": "such as f32"}
 
     def spelled(self, key: str, word: str) -> str:
-        if word in STAGE_WORDS:
+        if word in self.words:
             return word
         try:
             return str(format_of(word))
         except FormatError as error:
-            raise RecipeError(f"{key}={word}: it takes a format, or {' or '.join(STAGE_WORDS)}. {error}") from None
+            raise RecipeError(f"{key}={word}: it takes a format, or {' or '.join(self.words)}. {error}") from None
 
 
 @dataclass(frozen=True)

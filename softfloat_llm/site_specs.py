@@ -13,7 +13,7 @@ from softfloat_llm.conditions import Condition
 from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest
 from softfloat_llm.numerics.formats import Format, f32, format_of
 from softfloat_llm.numerics.precision import Precision, precision_of_keys
-from softfloat_llm.site_options import STAGE_WORDS, FormatOption
+from softfloat_llm.site_options import FormatOption
 from softfloat_llm.sites import MODE_KEYS, SITES, Site, select, specificity
 
 
@@ -69,7 +69,7 @@ class SiteSpec:
         return self.precision.output
 
     def format_of(self, option: str) -> Format:
-        """The format that an option names."""
+        """The format that an option names, or whose stage it names."""
         word = self.options[option]
         stages = {"compute": self.compute, "storage": self.storage, "output": self.output}
         return stages[word] if word in stages else format_of(word)
@@ -128,7 +128,7 @@ def site_spec(site: Site, settings: Mapping[str, Setting], rules: tuple[Setting,
         for key in ("storage", "output", "compute"):
             _refuse_f64(key, words.get(key))
         for key, option in site.options.items():
-            if isinstance(option, FormatOption) and options[key] not in STAGE_WORDS:
+            if isinstance(option, FormatOption) and options[key] not in option.words:
                 _refuse_f64(key, options[key])
         compute = format_of(words.get("compute", "f32"))
         if options.get("exp", "correct") != "correct" and compute != f32:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from softfloat_llm.errors import RecipeError, nearest
-from softfloat_llm.site_options import Option, Words
+from softfloat_llm.site_options import FormatOption, Option, Words
 
 SUM_KEYS = ("storage", "product", "acc", "order", "output")
 MODE_KEYS = ("rounding", "subnormals", "overflow")
@@ -41,15 +41,40 @@ _REDUCTION = (*SUM_KEYS, "compute")
 _ELEMENTWISE = ("storage", "output")
 _NORM: dict[str, Option] = {
     "form": Words(
-        "where the weight comes in",
+        "where the weight w comes in; r is 1 / sqrt(mean + eps), R a rounding to the output",
         {
-            "round-then-weight": "R(w R(x r)): rounded to the output before the weight and after it",
-            "weight-then-round": "R((x r) w): the weight in compute, one rounding to the output",
+            "round-then-weight": "R(w R(x r))",
+            "weight-then-round": "R((x r) w), x r in compute",
+            "weight-first": "R((x w) r), x w in compute",
         },
     ),
     "root": Words(
-        "how 1 / sqrt(mean + eps) is made",
-        {"rsqrt": "one rounding", "one-over-sqrt": "the root is rounded, then 1 over it"},
+        "how x comes to be divided by sqrt(mean + eps)",
+        {
+            "rsqrt": "times 1/sqrt, which is one rounding",
+            "one-over-sqrt": "times 1 / R(sqrt): two roundings",
+            "divide": "x / R(sqrt): no reciprocal",
+        },
+    ),
+    "root_format": FormatOption(
+        "the format in which the root (or its reciprocal) is kept before x meets it",
+        {"compute": "that of the other steps", "output": "the site's output, as candle has it"},
+    ),
+    "mean": Words(
+        "how the sum of squares S is divided by n",
+        {
+            "divide": "R(S) / n in compute",
+            "times-reciprocal": "R(S) times R(1 / n) in compute",
+            "divide-accumulator": "S / n in the accumulator's format, then rounded to compute (exact: as divide)",
+        },
+    ),
+    "takes": Words(
+        "which residual stream it takes; the unrounded one is the last sum as `compute` of that residual site has it",
+        {
+            "stored": "as the residual site gave it",
+            "unrounded": "the sum before it was rounded to be stored",
+            "unrounded-statistics": "the mean of the unrounded squares, but x as it was stored",
+        },
     ),
 }
 _EXP: dict[str, Option] = {
@@ -98,14 +123,14 @@ SITES: dict[str, Site] = {
         Site("attn.softmax", "probabilities", _REDUCTION, _SOFTMAX),
         Site("attn.pv", "probabilities times values", SUM_KEYS),
         Site("attn.o_proj", "attention output: x Wo^T", SUM_KEYS),
-        Site("attn.residual", "residual stream + attention", _ELEMENTWISE),
+        Site("attn.residual", "residual stream + attention", (*_ELEMENTWISE, "compute")),
         Site("norm.post_attention", "RMSNorm before the mlp", _REDUCTION, _NORM),
         Site("mlp.gate_proj", "gate: x Wg^T", SUM_KEYS),
         Site("mlp.up_proj", "up: x Wu^T", SUM_KEYS),
         Site("mlp.act", "silu(gate) = gate / (1 + exp(-gate))", (*_ELEMENTWISE, "compute"), _EXP),
         Site("mlp.act_mul", "silu(gate) times up", _ELEMENTWISE),
         Site("mlp.down_proj", "x Wd^T", SUM_KEYS),
-        Site("mlp.residual", "residual stream + mlp", _ELEMENTWISE),
+        Site("mlp.residual", "residual stream + mlp", (*_ELEMENTWISE, "compute")),
         Site("norm.final", "last RMSNorm", _REDUCTION, _NORM),
         Site("lm_head", "logits: x We^T", SUM_KEYS),
     )

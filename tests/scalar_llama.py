@@ -126,21 +126,39 @@ class WithInfinity(ExactMachine):
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 
-def rms_norm(x, weight, eps, *, storage, output, compute="f32", product=None, acc="f32", order="seq",
-             root_form="rsqrt", form="round-then-weight"):  # fmt: skip
-    """x / sqrt(mean(x^2) + eps) * weight for one row."""
+def rms_norm(x, weight, eps, *, storage, output, compute="f32", product=None, acc="f32", order="seq", root="rsqrt",
+             form="round-then-weight", root_format=None, mean="divide", takes="stored", unrounded=None):  # fmt: skip
+    """x / sqrt(mean(x^2) + eps) * weight for one row; `unrounded` is the row before it was rounded to be stored."""
     x, weight = ([round_exact(v, storage) for v in row] for row in (x, weight))
-    _, squares = dot(x, x, product=product or compute, acc=acc, order=order, output=compute)
-    mean = op("/", squares, float(len(x)), compute)
-    shifted = op("+", mean, round_exact(eps, compute), compute)
-    if root_form == "rsqrt":
-        factor = root(shifted, compute, reciprocal=True)
-    else:
-        factor = op("/", 1.0, root(shifted, compute), compute)
-    normal = [op("*", v, factor, compute) for v in x]
+    measured = x if takes == "stored" else unrounded
+    x = unrounded if takes == "unrounded" else x
+    scale = root_of_mean(measured, eps, compute, product or compute, acc, order, mean, root)
+    scale = round_exact(scale, root_format or compute)
+    apply = "/" if root == "divide" else "*"
     if form == "round-then-weight":
-        return [op("*", round_exact(n, output), w, output) for n, w in zip(normal, weight, strict=True)]
-    return [round_exact(op("*", n, w, compute), output) for n, w in zip(normal, weight, strict=True)]
+        normal = [round_exact(op(apply, v, scale, compute), output) for v in x]
+        return [op("*", n, w, output) for n, w in zip(normal, weight, strict=True)]
+    if form == "weight-then-round":
+        normal = [op(apply, v, scale, compute) for v in x]
+        return [round_exact(op("*", n, w, compute), output) for n, w in zip(normal, weight, strict=True)]
+    weighted = [op("*", v, w, compute) for v, w in zip(x, weight, strict=True)]
+    return [round_exact(op(apply, v, scale, compute), output) for v in weighted]
+
+
+def root_of_mean(x, eps, compute, product, acc, order, mean, root_form):
+    """What a row is multiplied with, or divided by (divide)."""
+    wide, squares = dot(x, x, product=product, acc=acc, order=order, output=compute)
+    n = float(len(x))
+    if mean == "divide":
+        middle = op("/", squares, n, compute)
+    elif mean == "times-reciprocal":
+        middle = op("*", squares, op("/", 1.0, n, compute), compute)
+    else:
+        middle = round_exact(op("/", wide, n, compute if acc == "exact" else acc), compute)
+    shifted = op("+", middle, round_exact(eps, compute), compute)
+    if root_form == "rsqrt":
+        return root(shifted, compute, reciprocal=True)
+    return op("/", 1.0, root(shifted, compute), compute) if root_form == "one-over-sqrt" else root(shifted, compute)
 
 
 def frequencies(theta, size, compute="f32"):
@@ -211,7 +229,7 @@ def forward(weights, config, tokens, *, storage, product="exact", acc="f32", ord
         return [dot(x, row, product=product, acc=acc, order=order, output=storage)[1] for row in w[f"{name}.weight"]]
 
     def norm(x, name):
-        return rms_norm(x, w[name], config.rms_norm_eps, root_form=root_form, **s)
+        return rms_norm(x, w[name], config.rms_norm_eps, root=root_form, **s)
 
     def heads_of(x):
         return [x[i : i + size] for i in range(0, len(x), size)]

@@ -85,19 +85,19 @@ def test_a_positive_number_is_spelled_in_one_way(word, spelled):
 
 @pytest.mark.parametrize("word", ["0", "-1", "nan", "inf", "1/0", "1.5/2", "1e400", "1e999999999", "", "x"])
 def test_what_is_no_positive_number_is_refused_by_name(word):
-    with pytest.raises(RecipeError, match="scale=.*expected a number above 0"):
+    with pytest.raises(RecipeError, match=r"scale=.*expected a number above 0"):
         Positive("a scale").spelled("scale", word)
 
 
 def test_a_count_is_a_whole_number():
     assert Count("keys").spelled("online", "064") == "64"
     for word in ("-1", "1.5", "²", "", "9" * 10):
-        with pytest.raises(RecipeError, match="online=.*expected a whole number"):
+        with pytest.raises(RecipeError, match=r"online=.*expected a whole number"):
             Count("keys").spelled("online", word)
 
 
 def test_a_format_option_takes_a_format_or_a_stage():
-    option = FormatOption("where the root is rounded")
+    option = FormatOption("where the root is rounded", {"compute": "as the other steps", "output": "as the output"})
     assert [option.spelled("root_format", word) for word in ("fp16", "output", option.default)] == [
         "f16",
         "output",

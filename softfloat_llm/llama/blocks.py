@@ -10,7 +10,7 @@ import numpy as np
 
 from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values, terms_left
 from softfloat_llm.numerics import functions, ops, reduce
-from softfloat_llm.numerics.formats import Array, Format
+from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
 from softfloat_llm.site_specs import SiteSpec
@@ -47,32 +47,77 @@ def _with_bias(acc: Array, bias: Array, at: Precision) -> reduce.Stages:
 # --- norm -------------------------------------------------------------------------------------------------------------
 
 
-def rms_norm(x: Array, weight: Array, spec: SiteSpec, eps: float) -> Taps:
+def rms_norm(x: Array, weight: Array, spec: SiteSpec, eps: float, *, unrounded: Array | None = None) -> Taps:
     """x / sqrt(mean(x^2) + eps) * weight. x (T, D), weight (D,); the result (T, D).
 
-    **Rounds:** squares to `product`, their sum in `acc` and `order`, then to `compute`: the sum, mean, + eps, the
-    reciprocal root (one rounding, or two with root=one-over-sqrt), x times it. Then form=round-then-weight: to the
-    output, and again after the weight; weight-then-round: times the weight in `compute`, then once to the output.
+    `unrounded` (T, D) is the stream before it was rounded to be stored, for takes=unrounded (used in place of x) and
+    takes=unrounded-statistics (in the mean only).
+    **Rounds:** squares to `product`, their sum in `acc` and `order`, then to `compute`: the sum, mean, + eps, and the
+    root (see `_root`). Then form=round-then-weight: x times it to `compute` and to the output, and again after the
+    weight; weight-then-round: x times it and times the weight, each to `compute`, then once to the output;
+    weight-first: the same, the weight before the root.
     """
     spec = spec.shaped(M=x.shape[0], K=x.shape[1])
-    c, at = spec.compute, spec.precision
-    entered, scale = entered_values(x, spec), entered_values(weight, spec)
-    inner = at.with_output(c)
-    acc, total = reduce.dot_stages(entered, entered, inner)  # (T,)
-    acc_format = c if at.acc.format is None else None  # an exact sum stands in the tap as it is first rounded
-    mean = ops.div(widen(total), float(x.shape[-1]), c)  # (T,)
-    shifted = ops.add(widen(mean), eps_in(eps, c), c)  # (T,)
+    takes, c = spec.options["takes"], spec.compute
+    measured = entered = entered_values(x, spec)
+    if takes != "stored":
+        measured = _in_compute(x if unrounded is None else unrounded, c)
+    if takes == "unrounded":
+        entered = measured
+    acc, root = _root(measured, spec, eps)
+    with np.errstate(invalid="ignore"):  # inf * 0 is NaN
+        out = _weighted(widen(entered), widen(entered_values(weight, spec)), root[:, None], spec)
+    acc_format = c if spec.precision.acc.format is None else None  # an exact sum stands in the tap as first rounded
+    return Taps(entered, acc, out, acc_format=acc_format, enter_format=c if takes == "unrounded" else None)
+
+
+def _in_compute(x: Array, c: Format) -> Array:
+    """x as the format of the norm's steps holds it: itself, where that is the format of the residual's sum."""
+    return x if c.has_own_dtype and x.dtype == c.dtype else carry(round_wide(widen(x), c), c)
+
+
+def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
+    """The sum of squares in its accumulator, and what x is to be multiplied with (divided by, root=divide). Both (T,).
+
+    **Rounds:** root=rsqrt: once to `compute`; one-over-sqrt: the root and 1 over it; divide: the root. Then to
+    `root_format`.
+    """
+    c = spec.compute
+    at = spec.precision.with_output(c)
+    sums = reduce.dot_stages(x, x, at if spec.options["takes"] == "stored" else at.with_storage(c))  # (T,)
+    shifted = ops.add(_mean(sums, x.shape[-1], spec), eps_in(eps, c), c)  # (T,)
     if spec.options["root"] == "rsqrt":
         root = functions.rsqrt(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs
     else:
-        root = ops.div(1.0, widen(ops.sqrt(shifted, c)), c)
-    with np.errstate(invalid="ignore"):  # inf * 0 is NaN
-        normal = round_wide(widen(entered) * widen(root)[:, None], c)  # (T, D)
-        if spec.options["form"] == "round-then-weight":
-            out = given_values(widen(given_values(normal, spec)) * widen(scale), spec)
-        else:
-            out = given_values(round_wide(normal * widen(scale), c), spec)
-    return Taps(entered, acc, out, acc_format=acc_format)
+        root = ops.sqrt(shifted, c)
+    if spec.options["root"] == "one-over-sqrt":
+        root = ops.div(1.0, widen(root), c)
+    return sums.acc, round_wide(widen(root), spec.format_of("root_format"))
+
+
+def _mean(sums: reduce.Stages, n: int, spec: SiteSpec) -> Float64Array:
+    """The mean of n terms from their sums (T,). **Rounds:** as the option `mean` says."""
+    c, acc = spec.compute, spec.precision.acc.format
+    if spec.options["mean"] == "times-reciprocal":
+        return round_wide(widen(sums.out) * ops.div(1.0, float(n), c), c)
+    if spec.options["mean"] == "divide-accumulator" and acc is not None:
+        return round_wide(widen(ops.div(widen(sums.acc), float(n), acc)), c)
+    return widen(ops.div(widen(sums.out), float(n), c))
+
+
+def _weighted(x: Float64Array, weight: Float64Array, root: Float64Array, spec: SiteSpec) -> Array:
+    """x (T, D) times root (T, 1) (over it, root=divide) times weight (D,), in the order and roundings of `form`."""
+    c, form = spec.compute, spec.options["form"]
+
+    def normal(values: Float64Array) -> Float64Array:
+        is_divided = spec.options["root"] == "divide"
+        return widen(ops.div(values, root, c)) if is_divided else round_wide(values * root, c)
+
+    if form == "weight-first":
+        return given_values(normal(round_wide(x * weight, c)), spec)
+    if form == "weight-then-round":
+        return given_values(round_wide(normal(x) * weight, c), spec)
+    return given_values(widen(given_values(normal(x), spec)) * weight, spec)
 
 
 def eps_in(eps: float, compute: Format) -> float:
@@ -110,6 +155,16 @@ def residual(stream: Array, x: Array, spec: SiteSpec) -> Taps:
         widen(entered_values(stream, spec)), widen(entered), spec.output, **spec.precision.rules("output")
     )
     return Taps(entered, None, carry(total, spec.output))
+
+
+def unrounded_residual(stream: Array, x: Array, spec: SiteSpec) -> Array:
+    """stream + x (T, D) as it is before it is stored, for norms that take that. **Rounds:** once, to `compute`.
+
+    What is stored is still the exact sum rounded once: of operands of 11 bits or less it is also this sum rounded, if
+    that has f32's 24 (2 * 11 + 2; Figueroa 1995).
+    """
+    total = round_sum(widen(entered_values(stream, spec)), widen(entered_values(x, spec)), spec.compute, "ties_to_even")
+    return carry(total, spec.compute)
 
 
 def embedding(rows: Array, spec: SiteSpec) -> Taps:

@@ -24,6 +24,7 @@ from softfloat_llm.llama.weights import EMBEDDING, Weights
 from softfloat_llm.numerics.formats import Array, Format, format_of
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
+from softfloat_llm.sites import select
 from softfloat_llm.trace import Event, Trace
 
 LAYER = "model.layers.%d."
@@ -59,7 +60,7 @@ def forward(
     run = _Pass(store, recipe, cache, _Recorder(recipe, trace or Trace(()), cache), workers)
     at, see = recipe.at, run.see
     places = np.maximum(np.arange(cache.length, cache.length + ids.shape[1]) - cache.padding[:, None], 0)  # (B, T)
-    x = see("embed", blocks.embedding(store[EMBEDDING][ids.reshape(-1)], at("embed")))  # (B*T, D)
+    x = Stream(see("embed", blocks.embedding(store[EMBEDDING][ids.reshape(-1)], at("embed"))))  # (B*T, D)
     table = see("rope.table", rope_table(places.reshape(-1), config, at("rope.table")))  # (B*T, C)
     for layer in range(config.num_hidden_layers):
         see.layer = layer
@@ -73,7 +74,7 @@ def forward(
     return logits if np.ndim(tokens) == 1 else logits.reshape(*ids.shape, -1)
 
 
-def _layer(x: Array, table: Array, layer: int, run: _Pass) -> Array:
+def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     """One decoder layer. x (B*T, D), table (B*T, C): cos, then sin; the result (B*T, D)."""
     at, see, config, cache = run.recipe.at, run.see, run.store.config, run.cache
     heads, groups, size, prefix = config.num_attention_heads, config.num_key_value_heads, config.head_dim, LAYER % layer
@@ -89,17 +90,24 @@ def _layer(x: Array, table: Array, layer: int, run: _Pass) -> Array:
     cache.append(layer, *(part.reshape(cache.batch, -1, groups, size) for part in (k, v)))
     h = _attention(q.reshape(cache.batch, -1, heads, size), layer, cache, run.recipe, see)  # (B*T, H*C)
     h = run.dense("attn.o_proj", h, prefix + "self_attn.o_proj")  # (B*T, D)
-    x = see("attn.residual", blocks.residual(x, h, at("attn.residual")))
+    x = run.add("attn.residual", x, h)
     h = run.norm("norm.post_attention", x, prefix + "post_attention_layernorm.weight")
     gate = run.dense("mlp.gate_proj", h, prefix + "mlp.gate_proj")  # (B*T, F)
     up = run.dense("mlp.up_proj", h, prefix + "mlp.up_proj")  # (B*T, F)
     h = see("mlp.act_mul", blocks.multiply(see("mlp.act", blocks.silu(gate, at("mlp.act"))), up, at("mlp.act_mul")))
     h = run.dense("mlp.down_proj", h, prefix + "mlp.down_proj")  # (B*T, D)
-    return see("mlp.residual", blocks.residual(x, h, at("mlp.residual")))
+    return run.add("mlp.residual", x, h)
+
+
+class Stream(NamedTuple):
+    """The residual stream (B*T, D) as it is stored, and its last sum before that where a norm takes that."""
+
+    stored: Array
+    unrounded: Array | None = None
 
 
 class _Pass(NamedTuple):
-    """What stays the same through a pass: weights, recipe, cache, recorder; and the two blocks that have weights."""
+    """What stays the same through a pass: weights, recipe, cache, recorder; and the blocks that have state."""
 
     store: StoredWeights
     recipe: Recipe
@@ -112,11 +120,20 @@ class _Pass(NamedTuple):
         weight, bias = self.store.linear(site, name)
         return self.see(site, blocks.linear(x, weight, self.recipe.at(site), bias=bias, workers=self.workers))
 
-    def norm(self, site: str, x: Array, name: str) -> Array:
+    def norm(self, site: str, x: Stream, name: str) -> Array:
         """RMSNorm with the weight of that name. x (B*T, D); the result (B*T, D)."""
-        return self.see(
-            site, blocks.rms_norm(x, self.store[name], self.recipe.at(site), self.store.config.rms_norm_eps)
-        )
+        spec, eps = self.recipe.at(site), self.store.config.rms_norm_eps
+        return self.see(site, blocks.rms_norm(x.stored, self.store[name], spec, eps, unrounded=x.unrounded))
+
+    def add(self, site: str, x: Stream, h: Array) -> Stream:
+        """The stream plus h, both (B*T, D)."""
+        spec = self.recipe.at(site)
+        last_sum = blocks.unrounded_residual(x.stored, h, spec) if _is_unrounded_wanted(self.recipe) else None
+        return Stream(self.see(site, blocks.residual(x.stored, h, spec)), last_sum)
+
+
+def _is_unrounded_wanted(recipe: Recipe) -> bool:
+    return any(recipe.at(name).options["takes"] != "stored" for name in select("norm"))
 
 
 def _attention(q: Array, layer: int, cache: KVCache, recipe: Recipe, see: _Recorder) -> Array:

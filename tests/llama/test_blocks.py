@@ -12,6 +12,7 @@ from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.forward import _Recorder, forward
 from softfloat_llm.llama.weights import Weights
+from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import format_of
 from softfloat_llm.numerics.rounding import round_to, ulp_distance
 from softfloat_llm.recipe import recipe_of
@@ -44,15 +45,23 @@ def bits(x):
 
 NORMS = {
     "": {},
-    ",norm.root=one-over-sqrt": {"root_form": "one-over-sqrt"},
+    ",norm.root=one-over-sqrt": {"root": "one-over-sqrt"},
+    ",norm.root=divide": {"root": "divide"},
     ",norm.form=weight-then-round": {"form": "weight-then-round"},
+    ",norm.form=weight-first": {"form": "weight-first"},
+    ",norm.form=weight-first,norm.root=divide": {"form": "weight-first", "root": "divide"},
+    ",norm.root_format=bf16": {"root_format": "bf16"},
+    ",norm.root=divide,norm.root_format=f16": {"root": "divide", "root_format": "f16"},
+    ",norm.mean=times-reciprocal": {"mean": "times-reciprocal"},
+    ",norm.mean=divide-accumulator,norm.acc=f64": {"mean": "divide-accumulator", "acc": "f64"},
+    ",norm.mean=divide-accumulator,norm.acc=exact": {"mean": "divide-accumulator", "acc": "exact"},
     ",norm.acc=f16": {"acc": "f16"},
     ",norm.compute=f16": {"compute": "f16"},
     ",norm.compute=bf16,norm.acc=bf16": {"compute": "bf16", "acc": "bf16"},
     ",norm.product=exact,norm.order=lanes:4": {"product": "exact", "order": "lanes:4"},
     ",norm.acc=exact": {"acc": "exact"},
     ",norm.order=pairwise,norm.root=one-over-sqrt,norm.form=weight-then-round": {
-        "order": "pairwise", "root_form": "one-over-sqrt", "form": "weight-then-round"},
+        "order": "pairwise", "root": "one-over-sqrt", "form": "weight-then-round"},
 }  # fmt: skip
 
 
@@ -66,6 +75,86 @@ def test_rms_norm_is_its_scalar_twin(fmt, words):
     ]
     assert got.dtype == format_of(fmt).dtype
     assert_same(got, want)
+
+
+# The eight ways of engines: what a recipe says (D: the model's format), and the same for the scalar twin.
+ENGINE_NORMS = {
+    "N1, transformers": ("", {}),
+    "N2, F.rms_norm": ("form=weight-then-round", {"form": "weight-then-round"}),
+    "N3, SGLang's fused kernel": (
+        "form=weight-first,takes=unrounded-statistics,mean=times-reciprocal",
+        {"form": "weight-first", "takes": "unrounded-statistics", "mean": "times-reciprocal"},
+    ),
+    "N4, FlashInfer": (
+        "form=weight-then-round,takes=unrounded", {"form": "weight-then-round", "takes": "unrounded"}
+    ),
+    "N4, vLLM's native norm": ("takes=unrounded", {"takes": "unrounded"}),
+    "N6, candle on a CPU": ("root=divide,root_format=output", {"root": "divide", "root_format": "D"}),
+    "N7, candle on Metal": ("root_format=output", {"root_format": "D"}),
+    "N8, ggml": (
+        "form=weight-then-round,root=one-over-sqrt,acc=f64,mean=divide-accumulator,storage=f32,output=f32",
+        {"form": "weight-then-round", "root": "one-over-sqrt", "acc": "f64", "mean": "divide-accumulator",
+         "storage": "f32", "output": "f32"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fmt", ["bf16", "f16"])
+@pytest.mark.parametrize("name", ENGINE_NORMS)
+def test_the_norm_of_each_engine_is_its_scalar_twin_and_no_other_s(name, fmt):
+    """1,000 elements: each of the eight differs from each other one somewhere."""
+    stream, x, weight = (drawn((50, 20), fmt, 3, 3.0), drawn((50, 20), fmt, 4), drawn(20, fmt, 5))
+    spec = at(fmt, "attn.residual")
+    stored, unrounded = blocks.residual(stream, x, spec).out, blocks.unrounded_residual(stream, x, spec)
+    outs = {}
+    for other, (words, _) in ENGINE_NORMS.items():
+        recipe = recipe_of(",".join([fmt, *(f"norm.{word}" for word in words.split(",") if word)]))
+        outs[other] = blocks.rms_norm(stored, weight, recipe.at("norm.input"), 1e-5, unrounded=unrounded).out
+    options = {"storage": fmt, "output": fmt} | ENGINE_NORMS[name][1]
+    options |= {key: fmt for key, word in options.items() if word == "D"}
+    want = [scalar_llama.rms_norm(row, values(weight), 1e-5, unrounded=wide, **options)
+            for row, wide in zip(values(stored), values(unrounded), strict=True)]  # fmt: skip
+    assert_same(outs[name], want)
+    for other, out in outs.items():
+        assert other == name or (np.asarray(out, np.float64) != np.asarray(outs[name], np.float64)).any(), other
+
+
+def test_the_unrounded_sum_of_a_residual_is_the_exact_sum_in_compute():
+    stream, x = drawn((4, 9), "bf16", 6, 100.0), drawn((4, 9), "bf16", 7, 0.01)
+    exact = [[Fraction(a) + Fraction(b) for a, b in zip(row, other, strict=True)]
+             for row, other in zip(values(stream), values(x), strict=True)]  # fmt: skip
+    for compute in ("f32", "f16"):
+        got = blocks.unrounded_residual(stream, x, at(f"bf16,attn.residual.compute={compute}", "attn.residual"))
+        assert got.dtype == format_of(compute).dtype
+        assert_same(got, [[round_exact(v, compute) for v in row] for row in exact])
+
+
+def test_a_norm_that_takes_the_unrounded_sum_takes_the_stream_where_there_is_none_yet():
+    x, weight = drawn((3, 8), "bf16", 8), drawn(8, "bf16", 9)
+    spec = at("bf16,norm.takes=unrounded", "norm.input")
+    taps = blocks.rms_norm(x, weight, spec, 1e-5)
+    assert bits(taps.out) == bits(blocks.rms_norm(x, weight, at("bf16", "norm.input"), 1e-5).out)
+    assert (taps.enter.dtype, str(taps.enter_format)) == (np.float32, "f32")
+
+
+@pytest.mark.parametrize("takes", ["stored", "unrounded", "unrounded-statistics"])
+def test_each_norm_of_a_pass_gets_the_sum_of_the_residual_before_it(takes):
+    """Layer by layer from the taps: norm.final takes the last mlp's sum, the first norm the embedding."""
+    weights = Weights(config_from_dict(config_dict()), random_tensors(config_dict(), np.float32))
+    recipe, trace = recipe_of(f"bf16,norm.takes={takes}"), Trace(("*",))
+    forward(weights, [3, 1, 4], recipe, trace=trace)
+    stream = trace.arrays["embed.out"]
+    last_sum = stream
+    for layer in range(weights.config.num_hidden_layers):
+        for norm, site in (("input", "attn"), ("post_attention", "mlp")):
+            got, name = trace.arrays[f"layers.{layer}.norm.{norm}.out"], f"model.layers.{layer}.{norm}_layernorm.weight"
+            spec = recipe.at(f"norm.{norm}")
+            assert bits(got) == bits(blocks.rms_norm(stream, weights[name], spec, 1e-5, unrounded=last_sum).out)
+            h = trace.arrays[f"layers.{layer}.{site}.residual.in"]
+            last_sum = blocks.unrounded_residual(stream, h, recipe.at(f"{site}.residual"))
+            stream = trace.arrays[f"layers.{layer}.{site}.residual.out"]
+    want = blocks.rms_norm(stream, weights["model.norm.weight"], recipe.at("norm.final"), 1e-5, unrounded=last_sum)
+    assert bits(trace.arrays["norm.final.out"]) == bits(want.out)
 
 
 def test_a_norm_stores_a_wider_stream_first():
