@@ -126,11 +126,12 @@ def site_spec(site: Site, settings: Mapping[str, Setting], rules: tuple[Setting,
     try:
         options = {key: option.spelled(key, words.get(key, option.default)) for key, option in site.options.items()}
         for key in ("storage", "output", "compute"):
-            _refuse_f64(key, words.get(key))
+            if key not in site.options:
+                _refuse_f64(key, words.get(key))
         for key, option in site.options.items():
             if isinstance(option, FormatOption) and options[key] not in option.words:
                 _refuse_f64(key, options[key])
-        compute = format_of(words.get("compute", "f32"))
+        compute = format_of(words.get("compute", "f32")) if "compute" in site.keys else f32
         if options.get("exp", "correct") != "correct" and compute != f32:
             raise RecipeError(f"exp={options['exp']!r} is made of float32 steps: compute must be f32, not {compute}.")
         spec = SiteSpec(site.name, _precision(site, words, compute), compute, options, settings, rules)

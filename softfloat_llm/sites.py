@@ -88,6 +88,23 @@ _EXP: dict[str, Option] = {
         },
     )
 }
+_SILU: dict[str, Option] = {
+    "form": Words(
+        "how x / (1 + exp(-x)) is made; R a rounding to the output",
+        {
+            "quotient": "exp, 1 + it and the quotient in compute, then once R",
+            "stepwise": "R(x / R(1 + R(exp(-x))))",
+            "times-sigmoid": "R(x R(1 / (1 + exp(-x)))), the sigmoid in compute",
+        },
+    ),
+    **_EXP,
+}
+_PRODUCT: dict[str, Option] = {
+    "compute": FormatOption(
+        "a format that the product is rounded to before it is rounded to the output",
+        {"exact": "none: one rounding"},
+    )
+}
 _SOFTMAX: dict[str, Option] = {
     "form": Words(
         "how a term is divided by the sum",
@@ -127,8 +144,8 @@ SITES: dict[str, Site] = {
         Site("norm.post_attention", "RMSNorm before the mlp", _REDUCTION, _NORM),
         Site("mlp.gate_proj", "gate: x Wg^T", SUM_KEYS),
         Site("mlp.up_proj", "up: x Wu^T", SUM_KEYS),
-        Site("mlp.act", "silu(gate) = gate / (1 + exp(-gate))", (*_ELEMENTWISE, "compute"), _EXP),
-        Site("mlp.act_mul", "silu(gate) times up", _ELEMENTWISE),
+        Site("mlp.act", "silu(gate) = gate / (1 + exp(-gate))", (*_ELEMENTWISE, "compute"), _SILU),
+        Site("mlp.act_mul", "silu(gate) times up", _ELEMENTWISE, _PRODUCT),
         Site("mlp.down_proj", "x Wd^T", SUM_KEYS),
         Site("mlp.residual", "residual stream + mlp", (*_ELEMENTWISE, "compute")),
         Site("norm.final", "last RMSNorm", _REDUCTION, _NORM),

@@ -207,10 +207,23 @@ def scaled(score, factor, *, storage, output, compute="f32"):
     return op("*", round_exact(score, storage), round_exact(factor, compute), output)
 
 
-def silu(gate, *, storage, output, compute="f32"):
+def silu(gate, *, storage, output, compute="f32", form="quotient"):
     """gate / (1 + exp(-gate)): the exponential, 1 + it and the quotient rounded to compute, then to output."""
     gate = round_exact(gate, storage)
-    return round_exact(op("/", gate, op("+", 1.0, exponential(-gate, compute), compute), compute), output)
+
+    def step(value, fmt=output if form == "stepwise" else compute):
+        return round_exact(value, fmt)
+
+    below = step(op("+", 1.0, step(exponential(-gate, compute)), compute))
+    if form == "times-sigmoid":
+        return op("*", gate, round_exact(op("/", 1.0, below, compute), output), output)
+    return round_exact(step(op("/", gate, below, compute)), output)
+
+
+def multiplied(x, y, *, storage, output, compute="exact"):
+    """x times y: once to the output, or to compute first."""
+    x, y = round_exact(x, storage), round_exact(y, storage)
+    return op("*", x, y, output) if compute == "exact" else round_exact(op("*", x, y, compute), output)
 
 
 # --- a whole pass -----------------------------------------------------------------------------------------------------

@@ -131,21 +131,33 @@ def eps_in(eps: float, compute: Format) -> float:
 def silu(gate: Array, spec: SiteSpec) -> Taps:
     """gate / (1 + exp(-gate)). gate (T, F); the result (T, F).
 
-    **Rounds:** to `compute`: the exponential (exp=correct: correctly rounded), 1 + it, the quotient; then once to the
-    output.
+    **Rounds:** form=quotient: to `compute` the exponential (exp=correct: correctly rounded), 1 + it, the quotient; then
+    once to the output. stepwise: each of the three to `compute` and to the output. times-sigmoid: the exponential,
+    1 + it and 1 over that to `compute`, that to the output, and its product with gate to the output.
     """
-    c = spec.compute
+    c, form = spec.compute, spec.options["form"]
     entered = entered_values(gate, spec)
     wide = widen(entered)
-    denominator = ops.add(1.0, exponential(-wide, spec), c)
-    return Taps(entered, None, given_values(widen(ops.div(wide, widen(denominator), c)), spec))
+    if form == "stepwise":
+        grown = widen(given_values(exponential(-wide, spec), spec))
+        below = widen(given_values(widen(ops.add(1.0, grown, c)), spec))
+        return Taps(entered, None, given_values(widen(ops.div(wide, below, c)), spec))
+    below = widen(ops.add(1.0, exponential(-wide, spec), c))
+    if form == "quotient":
+        return Taps(entered, None, given_values(widen(ops.div(wide, below, c)), spec))
+    sigmoid = given_values(widen(ops.div(1.0, below, c)), spec)
+    with np.errstate(invalid="ignore"):  # -inf * 0 is NaN
+        return Taps(entered, None, given_values(wide * widen(sigmoid), spec))
 
 
 def multiply(x: Array, y: Array, spec: SiteSpec) -> Taps:
-    """x times y, both (T, F) stored first. **Rounds:** once, to the output."""
+    """x times y, both (T, F) stored first. **Rounds:** to `compute`, unless that is exact; then to the output."""
     entered = entered_values(x, spec)
     with np.errstate(invalid="ignore"):
-        return Taps(entered, None, given_values(widen(entered) * widen(entered_values(y, spec)), spec))
+        product = widen(entered) * widen(entered_values(y, spec))
+    if spec.options["compute"] != "exact":
+        product = round_wide(product, spec.format_of("compute"))
+    return Taps(entered, None, given_values(product, spec))
 
 
 def residual(stream: Array, x: Array, spec: SiteSpec) -> Taps:

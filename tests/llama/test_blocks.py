@@ -13,7 +13,7 @@ from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.forward import _Recorder, forward
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.exact import round_exact
-from softfloat_llm.numerics.formats import format_of
+from softfloat_llm.numerics.formats import decode, format_of
 from softfloat_llm.numerics.rounding import round_to, ulp_distance
 from softfloat_llm.recipe import recipe_of
 from softfloat_llm.trace import Trace
@@ -418,6 +418,43 @@ def test_silu_is_its_scalar_twin_far_out_too(fmt, compute):
     x = round_to(x[None], fmt)
     got = blocks.silu(x, at(f"{fmt},mlp.act.compute={compute}", "mlp.act")).out
     assert_same(got, [[scalar_llama.silu(v, storage=fmt, output=fmt, compute=compute) for v in values(x)[0]]], x)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("form", ["stepwise", "times-sigmoid"])
+@pytest.mark.parametrize("compute", ["f32", "bf16"])
+def test_each_form_of_silu_is_its_scalar_twin(fmt, form, compute):
+    x = np.concatenate([values(drawn(40, fmt, 20, 5.0)), [0.0, -0.0, 88.0, -88.0, -87.0, -104.0, -20.0, 700.0, -700.0]])
+    x = round_to(x[None], fmt)
+    got = blocks.silu(x, at(f"{fmt},mlp.act.compute={compute},mlp.act.form={form}", "mlp.act")).out
+    want = [[scalar_llama.silu(v, storage=fmt, output=fmt, compute=compute, form=form) for v in values(x)[0]]]
+    assert_same(got, want, x)
+
+
+@pytest.mark.parametrize(("fmt", "stepwise", "times_sigmoid"), [("bf16", 98.4, 98.6), ("f16", 81, 84)])
+def test_the_forms_of_silu_agree_for_as_many_inputs_as_in_pytorch(fmt, stepwise, times_sigmoid):
+    """PyTorch 2.13's silu and the two others, over all finite inputs: these per cents of the results are equal."""
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    x = decode(codes[np.isfinite(decode(codes, fmt).astype(np.float64))], fmt)[None]
+    forms = [blocks.silu(x, at(f"{fmt},mlp.act.form={form}", "mlp.act")).out.astype(np.float64)
+             for form in ("quotient", "stepwise", "times-sigmoid")]  # fmt: skip
+    shares = [100 * np.count_nonzero(other == forms[0]) / x.size for other in forms[1:]]
+    assert [round(share, 1 if fmt == "bf16" else 0) for share in shares] == [stepwise, times_sigmoid]
+
+
+def test_a_product_may_be_rounded_to_another_format_on_its_way():
+    """A little above the middle of 1 and 1.0078125: in f16 it is the middle, and that ties to 1."""
+    x, y = round_to(np.array([[1.0 + 2.0**-8]]), "f32"), round_to(np.array([[1.0 + 2.0**-13]]), "f32")
+    once, twice = (
+        values(blocks.multiply(x, y, at(f"f32,mlp.act_mul.output=bf16,mlp.act_mul.compute={c}", "mlp.act_mul")).out)
+        for c in ("exact", "f16")
+    )
+    assert (once, twice) == ([[1.0078125]], [[1.0]])
+    x, y = drawn((3, 50), "f32", 21), drawn((3, 50), "f32", 22)
+    got = blocks.multiply(x, y, at("f32,mlp.act_mul.output=bf16,mlp.act_mul.compute=f16", "mlp.act_mul")).out
+    formats = {"storage": "f32", "output": "bf16", "compute": "f16"}
+    assert_same(got, [[scalar_llama.multiplied(a, b, **formats) for a, b in zip(r, s, strict=True)]
+                      for r, s in zip(values(x), values(y), strict=True)])  # fmt: skip
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
