@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from softfloat_llm.errors import RecipeError, nearest
-from softfloat_llm.site_options import FormatOption, Option, Words
+from softfloat_llm.site_options import Count, FormatOption, Option, Positive, Words
 
 SUM_KEYS = ("storage", "product", "acc", "order", "output")
 MODE_KEYS = ("rounding", "subnormals", "overflow")
@@ -85,6 +85,8 @@ _EXP: dict[str, Option] = {
             "sleef-u10": "Sleef's expf, as PyTorch's CPU softmax, sigmoid and silu have it",
             "flash-u20": "the cubic of PyTorch's CPU flash attention for halves",
             "vector-u20": "the polynomial of PyTorch's CPU flash attention for f32",
+            "glibc": "expf of the GNU C library",
+            "ggml": "the polynomial of ggml's vectors of 16, glibc's on what is left",
         },
     )
 }
@@ -105,6 +107,16 @@ _PRODUCT: dict[str, Option] = {
         {"exact": "none: one rounding"},
     )
 }
+_CACHED: dict[str, Option] = {
+    "scale": Positive(
+        "x / scale is stored; what is read back is times scale, rounded to f32 (as vLLM reads it; kernels that fold the"
+        " scale into the softmax scale and the output round elsewhere). The scale is held in f32"
+    ),
+    "quotient": FormatOption(
+        "the format that x / scale is rounded to before the cache's",
+        {"given": "that in which x came, as SGLang has it"},
+    ),
+}
 _SOFTMAX: dict[str, Option] = {
     "form": Words(
         "how a term is divided by the sum",
@@ -114,13 +126,77 @@ _SOFTMAX: dict[str, Option] = {
         "where a term is divided by the sum",
         {"before": "before it meets the values", "after": "the weighted sum of values is, at attn.pv"},
     ),
+    "base": Words("what is raised to the scores", {"e": "e", "2": "2, and the scale is times log2(e)"}),
+    "sum_of": Words(
+        "what the sum is of",
+        {"terms": "the exponentials in compute", "rounded": "the exponentials as rounded to the output"},
+    ),
+    "online": Count(
+        "keys in a block: each against the largest score so far, and the sum and the output so far are times"
+        " exp(old largest - new). 0: all keys at once"
+    ),
     **_EXP,
+}
+_WEIGHTED: dict[str, Option] = {
+    "kept": FormatOption(
+        "what the output so far is rounded to between two blocks of keys, where attn.softmax has online=N",
+        {"acc": "nothing: it stays in the accumulator"},
+    )
+}
+_SCALE: dict[str, Option] = {
+    "on": Words(
+        "what is scaled",
+        {
+            "scores": "the scores",
+            "query": "the query, before it meets the keys",
+            "both": "query and key, each by the root of the scale",
+        },
+    )
+}
+_MASK: dict[str, Option] = {
+    "value": Words(
+        "what becomes of a key that the query does not see",
+        {
+            "hidden": "it is left out; a query that sees no key gives 0",
+            "add-lowest": "its score plus the lowest number of the output; a query that sees no key sees all alike",
+            "set-lowest": "the lowest number of the output in place of its score; likewise",
+        },
+    )
+}
+_ROPE_TABLE: dict[str, Option] = {
+    "frequencies": Words(
+        "how the angle p theta^(-2i/C) of position p is made; R a rounding to compute",
+        {
+            "pow": "p R(1 / R(theta^(2i/C)))",
+            "iterated": "p, then each time R(angle R(theta^(-2/C)))",
+            "exp": "p R(e^R(-i R(R(ln theta) / (C/2))))",
+            "exp2": "p R(2^R(-R(i / (C/2)) R(log2 theta)))",
+        },
+    ),
+    "frequency_format": FormatOption(
+        "the format that the frequencies (iterated: the ratio of two angles) are kept in",
+        {"compute": "that of the other steps"},
+    ),
+    "functions": Words(
+        "which cosine and sine", {"correct": "correctly rounded", "glibc": "cosf and sinf of the GNU C library"}
+    ),
 }
 _ROPE: dict[str, Option] = {
     "form": Words(
-        "how many roundings a rotated pair has",
-        {"each": "each product and the sum", "once": "the exact value, once"},
-    )
+        "how a pair (x, y) is rotated; R a rounding to the output",
+        {
+            "each": "R(R(x c) - R(y s)), R(R(y c) + R(x s))",
+            "once": "R(x c - y s), R(y c + x s)",
+            "fma": "R(x c - R(y s)), R(R(y c) + x s)",
+        },
+    ),
+    "pairs": Words(
+        "which elements are a pair",
+        {
+            "half-split": "i and i + C/2",
+            "interleaved": "2i and 2i + 1: queries and keys are put in that order first, as a GGUF file has their rows",
+        },
+    ),
 }
 
 SITES: dict[str, Site] = {
@@ -131,14 +207,15 @@ SITES: dict[str, Site] = {
         Site("attn.q_proj", "queries: x Wq^T", SUM_KEYS),
         Site("attn.k_proj", "keys: x Wk^T", SUM_KEYS),
         Site("attn.v_proj", "values: x Wv^T", SUM_KEYS),
-        Site("rope.table", "cos and sin of position times frequency", (*_ELEMENTWISE, "compute")),
+        Site("rope.table", "cos and sin of position times frequency", (*_ELEMENTWISE, "compute"), _ROPE_TABLE),
         Site("attn.rope", "rotation of q and k by the table", _ELEMENTWISE, _ROPE),
-        Site("kv.k", "keys as the cache stores them", ("storage",)),
-        Site("kv.v", "values as the cache stores them", ("storage",)),
+        Site("kv.k", "keys as the cache stores them", ("storage",), _CACHED),
+        Site("kv.v", "values as the cache stores them", ("storage",), _CACHED),
         Site("attn.scores", "q k^T", SUM_KEYS),
-        Site("attn.scale", "scores times head_dim^-1/2", (*_ELEMENTWISE, "compute")),
+        Site("attn.scale", "scores times head_dim^-1/2", (*_ELEMENTWISE, "compute"), _SCALE),
+        Site("attn.mask", "scores of keys that the query does not see", _ELEMENTWISE, _MASK),
         Site("attn.softmax", "probabilities", _REDUCTION, _SOFTMAX),
-        Site("attn.pv", "probabilities times values", SUM_KEYS),
+        Site("attn.pv", "probabilities times values", SUM_KEYS, _WEIGHTED),
         Site("attn.o_proj", "attention output: x Wo^T", SUM_KEYS),
         Site("attn.residual", "residual stream + attention", (*_ELEMENTWISE, "compute")),
         Site("norm.post_attention", "RMSNorm before the mlp", _REDUCTION, _NORM),

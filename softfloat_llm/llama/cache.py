@@ -1,4 +1,7 @@
-"""The key and value cache: an explicit value, whose storage formats can be seen."""
+"""The key and value cache: an explicit value, whose storage formats can be seen.
+
+With a scale (an option of `kv.k` and `kv.v`) it holds x / scale, and attention gets that times scale.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,38 @@ import numpy as np
 
 from softfloat_llm.errors import RecipeError, TokenError
 from softfloat_llm.llama.config import Config
-from softfloat_llm.numerics.formats import Array, Format
+from softfloat_llm.llama.taps import Taps, stored
+from softfloat_llm.numerics import ops
+from softfloat_llm.numerics.formats import Array, Format, f32
+from softfloat_llm.numerics.rounding import carry, round_wide, widen
 from softfloat_llm.recipe import Recipe
+from softfloat_llm.site_specs import SiteSpec
+
+
+def kept(x: Array, spec: SiteSpec, given: Format) -> Taps:
+    """What the cache stores of x (..., C), values of the format `given`.
+
+    **Rounds:** x over a scale other than 1 to the format of `quotient` (`given`, or f32 as vLLM's kernels have it);
+    then to the cache's format.
+    """
+    scale = scale_of(spec)
+    between = given if spec.options["quotient"] == "given" else spec.format_of("quotient")
+    scaled = x if scale == 1 else ops.div(widen(x), scale, between)
+    return Taps(x, None, stored(scaled, spec.storage, spec.precision), enter_format=given)
+
+
+def read_back(held: Array, spec: SiteSpec) -> Array:
+    """What attention gets of what the cache holds (..., C). **Rounds:** with a scale other than 1, the product to f32.
+
+    **Source:** vLLM (ceb47f43), csrc/quantization/w8a8/fp8/nvidia/quant_utils.cuh: `__float2bfloat16(tmp * scale)`.
+    """
+    scale = scale_of(spec)
+    return held if scale == 1 else carry(round_wide(widen(held) * scale, f32), f32)
+
+
+def scale_of(spec: SiteSpec) -> float:
+    """The scale of a site of the cache, as f32 holds it."""
+    return float(round_wide(np.array([spec.number_of("scale")]), f32)[0])
 
 
 class KVCache:
@@ -18,8 +51,9 @@ class KVCache:
     """
 
     def __init__(self, config: Config, recipe: Recipe, batch: int = 1, padding: Array | None = None) -> None:
-        self.k_format: Format = recipe.at("kv.k").storage
-        self.v_format: Format = recipe.at("kv.v").storage
+        self._specs = recipe.at("kv.k"), recipe.at("kv.v")
+        self.k_format: Format = self._specs[0].storage
+        self.v_format: Format = self._specs[1].storage
         self.batch = batch
         self.padding = np.zeros(batch, np.int64) if padding is None else np.asarray(padding, np.int64)
         if self.padding.shape != (batch,) or (self.padding < 0).any():
@@ -31,7 +65,8 @@ class KVCache:
         self.length = 0
 
     def __repr__(self) -> str:
-        return f"KVCache({self.batch} x {self.length} positions, k {self.k_format}, v {self.v_format})"
+        k, v = _spelled(*self._specs)
+        return f"KVCache({self.batch} x {self.length} positions, k {k}, v {v})"
 
     def append(self, layer: int, k: Array, v: Array) -> None:
         """Put k, v (B, T, G, C), already in the cache's formats, behind what the layer holds."""
@@ -46,14 +81,18 @@ class KVCache:
         """(B, S, G, C) in `v_format`."""
         return self._v[layer]
 
+    def read(self, layer: int) -> tuple[Array, Array]:
+        """Keys and values (B, S, G, C) as attention gets them: those held, or in f32 where there is a scale."""
+        return read_back(self._k[layer], self._specs[0]), read_back(self._v[layer], self._specs[1])
+
     def check_fit(self, batch: int, recipe: Recipe) -> None:
         """Raises TokenError or RecipeError where a pass of so many sequences under a recipe cannot extend it."""
         if batch != self.batch:
             raise TokenError(f"The cache holds {self.batch} sequences, the tokens are {batch}.")
-        asked = recipe.at("kv.k").storage, recipe.at("kv.v").storage
-        if asked != (self.k_format, self.v_format):
+        held, asked = _spelled(*self._specs), _spelled(recipe.at("kv.k"), recipe.at("kv.v"))
+        if asked != held:
             raise RecipeError(
-                f"The cache holds k in {self.k_format} and v in {self.v_format}, but the recipe {recipe.name} asks for"
+                f"The cache holds k in {held[0]} and v in {held[1]}, but the recipe {recipe.name} asks for"
                 f" {asked[0]} and {asked[1]}. Make a new cache for it."
             )
 
@@ -64,3 +103,7 @@ class KVCache:
                 f"{self.length} positions and {count} more exceed max_position_embeddings = {self.limit}."
                 " Use a shorter prompt or fewer steps."
             )
+
+
+def _spelled(*specs: SiteSpec) -> list[str]:
+    return [str(spec.storage) + (f" times {scale}" if (scale := scale_of(spec)) != 1 else "") for spec in specs]

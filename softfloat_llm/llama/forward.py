@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from softfloat_llm.errors import RecipeError, TokenError
 from softfloat_llm.llama import attention, blocks
-from softfloat_llm.llama.cache import KVCache
+from softfloat_llm.llama.cache import KVCache, kept
 from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.rope import rope_table
 from softfloat_llm.llama.taps import Taps, stored
@@ -85,8 +85,8 @@ def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     v = run.dense("attn.v_proj", h, prefix + "self_attn.v_proj").reshape(-1, groups, size)  # (B*T, G, C)
     both = see("attn.rope", attention.rotate(np.concatenate([q, k], axis=1), cos, sin, at("attn.rope")))
     q, k = both[:, :heads], both[:, heads:]
-    k = see("kv.k", _kept(k, at("kv.k"), at("attn.rope").output))  # (B*T, G, C)
-    v = see("kv.v", _kept(v, at("kv.v"), at("attn.v_proj").output))  # (B*T, G, C)
+    k = see("kv.k", kept(k, at("kv.k"), at("attn.rope").output))  # (B*T, G, C)
+    v = see("kv.v", kept(v, at("kv.v"), at("attn.v_proj").output))  # (B*T, G, C)
     cache.append(layer, *(part.reshape(cache.batch, -1, groups, size) for part in (k, v)))
     h = _attention(q.reshape(cache.batch, -1, heads, size), layer, cache, run.recipe, see)  # (B*T, H*C)
     h = run.dense("attn.o_proj", h, prefix + "self_attn.o_proj")  # (B*T, D)
@@ -141,7 +141,7 @@ def _attention(q: Array, layer: int, cache: KVCache, recipe: Recipe, see: _Recor
     at = recipe.at
     batch, length, heads, size = q.shape
     out = np.zeros((batch, length, heads * size), at("attn.pv").output.dtype)
-    keys, values = cache.keys(layer), cache.values(layer)  # (B, S, G, C)
+    keys, values = cache.read(layer)  # (B, S, G, C)
     for row in range(batch):
         pad = int(cache.padding[row])
         skipped = min(max(pad - cache.length, 0), length)  # queries that are padding themselves
@@ -157,11 +157,6 @@ def _attention(q: Array, layer: int, cache: KVCache, recipe: Recipe, see: _Recor
         )  # (T, H, C)
         out[row, skipped:] = o.reshape(queries, -1)
     return out.reshape(batch * length, heads * size)
-
-
-def _kept(x: Array, spec: SiteSpec, given: Format) -> Taps:
-    """What the cache stores: x, of the given format, rounded once to the cache's."""
-    return Taps(x, None, stored(x, spec.storage, spec.precision), enter_format=given)
 
 
 def checked_tokens(tokens: npt.ArrayLike, config: Config) -> Array:
