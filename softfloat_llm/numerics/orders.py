@@ -23,11 +23,11 @@ from softfloat_llm.numerics.trees import Chain, Fused, Join, Node, Rounded, Tree
 
 _NAMES = (
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:W", "blocked:B", "split-k:S", "perm:SEED", "vector:W",
-    "ilp:W", "cascade:W", "swap:N", "fused:UNIT",
+    "ilp:W", "cascade:W", "dot:RxW", "swap:N", "fused:UNIT",
 )  # fmt: skip
 _HEADS = (
-    "seq", "reverse", "pairwise", "tree", "lanes", "blocked", "split-k", "perm", "vector", "ilp", "cascade", "swap",
-    "fused",
+    "seq", "reverse", "pairwise", "tree", "lanes", "blocked", "split-k", "perm", "vector", "ilp", "cascade", "dot",
+    "swap", "fused",
 )  # fmt: skip
 _JOINS = ("half", "adj", "seq")
 _MOST_LANES = 65_536  # each lane is a partial sum held in memory, even where no term reaches it
@@ -58,7 +58,8 @@ class Order:
     `lanes:WxG`: G neighbours go to one lane together. Lanes may also join by distances, `lanes:16:8.1.2.4`: lane l with
     lane l + 8, what is left at distance 1, and so on.
     As libraries sum: `vector:W` whole vectors of W lanes, then the rest one by one; `ilp:W` W partial sums of every
-    W-th term, the rest to the first, joined in turn; `cascade:W` PyTorch's cascade over vectors of W lanes.
+    W-th term, the rest to the first, joined in turn; `cascade:W` PyTorch's cascade over vectors of W lanes; `dot:RxW`
+    its dot of half formats: R vectors of W lanes at once, then two at a time into one, then the rest one by one.
     As matrix units add, L products and the accumulator at once: `fused:UNIT` names a real one (`adders.units`), and
     `fused:L[:F[:MODE[:E]]]` one by its parameters (`adders.adder_of`). It stands last: `blocked:128 > fused:UNIT`.
     Raises OrderError for a text that is none of these.
@@ -141,12 +142,13 @@ def _parse_level(part: str, text: str) -> Level:
     if head == "fused":
         adder = adders.adder_of(":".join(arguments))
         return Level(head, adder.terms, adder=adder)
-    width, times, neighbours = arguments[0].partition("x") if head == "lanes" else (arguments[0], "", "")
+    width, times, neighbours = arguments[0].partition("x") if head in ("lanes", "dot") else (arguments[0], "", "")
     size = _parse_size(width, part, text, lowest=0 if head == "perm" else 1)
     _expect(bool(neighbours) == bool(times), part, text, "after 'x' stands how many neighbours a lane takes together")
+    _expect(head != "dot" or bool(times), part, text, "registers and the lanes of each are meant, as in dot:8x8")
     group = _parse_size(neighbours, part, text, lowest=1) if neighbours else 1
-    is_laned = head in ("lanes", "vector", "ilp", "cascade")
-    _expect(not is_laned or size <= _MOST_LANES, part, text, f"there can be at most {_MOST_LANES} lanes")
+    lanes = size * group if head == "dot" else size if head in ("lanes", "vector", "ilp", "cascade") else 0
+    _expect(lanes <= _MOST_LANES, part, text, f"there can be at most {_MOST_LANES} lanes")
     return _parse_options(Level(head, size, group), arguments[1:], part, text)
 
 
@@ -226,6 +228,8 @@ def _build(levels: tuple[Level, ...], terms: tuple[int, ...], text: str) -> Node
             return _join([first, *(Chain(terms[lane : whole : level.size]) for lane in range(1, level.size))])
         case "cascade":
             return _cascade(terms, level.size)
+        case "dot":
+            return _dot(terms, level.size, level.group)
         case "fused":
             assert level.adder is not None
             node: Node = Chain(())
@@ -253,6 +257,20 @@ def _cascade(terms: tuple[int, ...], lanes: int) -> Node:
     whole = len(terms) // lanes * lanes
     rows = [_cascade_rows(terms[lane:whole:lanes]) for lane in range(lanes)] if whole else []
     return Chain((*terms[whole:], *rows))
+
+
+def _dot(terms: tuple[int, ...], registers: int, lanes: int) -> Node:
+    """PyTorch's dot of bf16 or f16: all registers at once; whole vectors of halves (2 W) into one; then the rest.
+
+    **Source:** PyTorch 2.13, aten/src/ATen/native/cpu/ReducedPrecisionFloatGemvFastPathKernel.cpp,
+    dot_with_fp32_arith; equal to it for K = 1 to 200 (tests/live/test_dot.py).
+    """
+    whole = len(terms) // (registers * lanes) * (registers * lanes)
+    paired = len(terms) // (2 * lanes) * (2 * lanes)
+    parts = ((terms[:whole], registers * lanes), (terms[whole:paired], lanes))
+    sums = [_join_by("half", [Chain(part[lane::width]) for lane in range(width)]) for part, width in parts if part]
+    rest = terms[max(whole, paired) :]
+    return sums[0] if len(sums) == 1 and not rest else Chain((*sums, *rest))
 
 
 def _cascade_rows(terms: tuple[int, ...]) -> Node:

@@ -282,3 +282,52 @@ def test_an_order_that_zeros_at_the_end_do_change_is_not_shape_free(text):
 def test_an_order_that_would_take_all_memory_is_refused(text):
     with pytest.raises(OrderError, match="at most"):
         Order(text)
+
+
+def float32_dot(a, b, registers, lanes):
+    """The loops of PyTorch's dot of halves, one float32 operation at a time (its products are exact there)."""
+    n, step, wide = len(a), registers * lanes, 2 * lanes
+    products = a.astype(np.float32) * b.astype(np.float32)
+    main, tail = np.zeros((registers, lanes), np.float32), np.zeros(lanes, np.float32)
+    whole = n - n % step
+    for start in range(0, whole, step):
+        main += products[start : start + step].reshape(registers, lanes)
+    for start in range(whole, n - n % wide, lanes):
+        tail += products[start : start + lanes]
+    while len(main) > 1:
+        main = main[: len(main) // 2] + main[len(main) // 2 :]
+    total = halves(main[0]) + halves(tail)
+    for product in products[n - n % wide :]:
+        total += product
+    return total
+
+
+def halves(x):
+    while len(x) > 1:
+        x = x[: len(x) // 2] + x[len(x) // 2 :]
+    return x[0]
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (4, 4), (2, 16)])
+def test_dot_is_the_loop_over_registers_then_pairs_of_vectors_then_one_by_one(shape):
+    rng = np.random.default_rng(64)
+    at = f"storage=f16,acc=f32,output=f32,order=dot:{shape[0]}x{shape[1]}"
+    for n in range(1, 201):
+        a, b = (rng.standard_normal(n) * 2.0 ** rng.integers(-6, 7, n) for _ in range(2))
+        a, b = a.astype(np.float16), b.astype(np.float16)
+        assert reduce.dot(a, b, at) == float32_dot(a, b, *shape), n
+
+
+def test_dot_of_whole_registers_is_their_lanes():
+    assert Order("dot:8x8").tree(192) == Order("lanes:64").tree(192)
+    assert Order("dot:8x8").tree(16) == Order("lanes:8").tree(16)
+    assert str(Order("dot:2x2").tree(11)) == "(((0+4)+(2+6))+((1+5)+(3+7)))+8+9+10"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("dot:8", "registers and"), ("dot:8x8:seq", "too many"), ("dot:600x600", "at most"), ("dot", "dot:RxW")],
+)
+def test_a_dot_needs_registers_and_lanes(text, says):
+    with pytest.raises(OrderError, match=says):
+        Order(text)
