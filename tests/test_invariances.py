@@ -125,7 +125,10 @@ def test_a_left_padded_row_is_the_unpadded_row(recipe):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_two_workers_give_the_bits_of_one(recipe):
     tokens = tokens_of("The capital")
-    one, two, three = (forward(stored(recipe), tokens, recipe_of(recipe), workers=n) for n in (1, 2, 3))
+    crews = (Crew(), Crew(2, least=0), Crew(3, least=0))
+    one, two, three = (forward(stored(recipe), tokens, recipe_of(recipe), crew=crew) for crew in crews)
+    for crew in crews:
+        crew.close()
     assert_same_bits(two, one)
     assert_same_bits(three, one)
 

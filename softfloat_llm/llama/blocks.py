@@ -10,6 +10,7 @@ import numpy as np
 
 from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values, terms_left
 from softfloat_llm.numerics import functions, ops, reduce
+from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
@@ -18,7 +19,7 @@ from softfloat_llm.site_specs import SiteSpec
 # --- linear layers ----------------------------------------------------------------------------------------------------
 
 
-def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None, workers: int = 1) -> Taps:
+def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None, crew: Crew = ALONE) -> Taps:
     """x W^T (+ bias). x (T, K); weight (N, K) in the site's storage; the result (T, N).
 
     **Rounds:** x to the storage; then as `reduce.matmul`. A bias is added to the accumulator, in its format, before the
@@ -27,7 +28,7 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
     at = spec.shaped(M=x.shape[0], N=weight.shape[0], K=weight.shape[1]).precision
     entered = entered_values(x, spec)
     is_term = bias is not None and at.acc.format is None
-    acc, out = reduce.matmul_stages(entered, weight.T, at, init=bias if is_term else None, workers=workers)
+    acc, out = reduce.matmul_stages(entered, weight.T, at, init=bias if is_term else None, crew=crew)
     if bias is not None and not is_term:
         acc, out = _with_bias(acc, bias, at)
 

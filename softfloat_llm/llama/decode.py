@@ -9,6 +9,7 @@ import numpy as np
 from softfloat_llm.errors import NonFiniteError, TokenError
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.forward import Step, StoredWeights, forward
+from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.trace import Trace
@@ -45,7 +46,7 @@ def decode(
     *,
     teacher: Sequence[int] | None = None,
     trace: Trace,
-    workers: int = 1,
+    crew: Crew = ALONE,
     step: Step | None = None,
 ) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
     """Feed the prompt, then one token a step. Returns logits (T, V), the tokens chosen, the tokens fed (T).
@@ -62,11 +63,11 @@ def decode(
     def report(done: int) -> Step | None:
         return None if step is None else lambda layer, _: step(done * layers + layer, passes * layers)
 
-    rows.append(forward(weights, prompt, recipe, cache, trace, workers=workers, step=report(0)))
+    rows.append(forward(weights, prompt, recipe, cache, trace, crew=crew, step=report(0)))
     for place in range(steps):
         chosen.append(argmax(rows[-1][-1], trace))
         if place + 1 == steps:
             break
         fed.append(chosen[-1] if teacher is None else teacher[place])
-        rows.append(forward(weights, fed[-1:], recipe, cache, trace, workers=workers, step=report(place + 1)))
+        rows.append(forward(weights, fed[-1:], recipe, cache, trace, crew=crew, step=report(place + 1)))
     return np.concatenate(rows), tuple(chosen), tuple(fed)

@@ -21,6 +21,7 @@ from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.rope import rope_table
 from softfloat_llm.llama.taps import Taps, stored
 from softfloat_llm.llama.weights import EMBEDDING, Weights
+from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Format, format_of
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
@@ -39,7 +40,7 @@ def forward(
     cache: KVCache | None = None,
     trace: Trace | None = None,
     *,
-    workers: int = 1,
+    crew: Crew = ALONE,
     step: Step | None = None,
 ) -> Array:
     """Logits for every position. tokens (T,) or (B, T); the result (T, V) or (B, T, V) in the format of `lm_head`.
@@ -57,7 +58,7 @@ def forward(
     cache = KVCache(config, recipe, len(ids)) if cache is None else cache
     cache.check_fit(len(ids), recipe)
     cache.make_room(ids.shape[1])
-    run = _Pass(store, recipe, cache, _Recorder(recipe, trace or Trace(()), cache), workers)
+    run = _Pass(store, recipe, cache, _Recorder(recipe, trace or Trace(()), cache), crew)
     at, see = recipe.at, run.see
     places = np.maximum(np.arange(cache.length, cache.length + ids.shape[1]) - cache.padding[:, None], 0)  # (B, T)
     x = Stream(see("embed", blocks.embedding(store[EMBEDDING][ids.reshape(-1)], at("embed"))))  # (B*T, D)
@@ -113,12 +114,12 @@ class _Pass(NamedTuple):
     recipe: Recipe
     cache: KVCache
     see: _Recorder
-    workers: int
+    crew: Crew
 
     def dense(self, site: str, x: Array, name: str) -> Array:
         """x W^T (+ bias) with the weight of that name. x (B*T, K); the result (B*T, N)."""
         weight, bias = self.store.linear(site, name)
-        return self.see(site, blocks.linear(x, weight, self.recipe.at(site), bias=bias, workers=self.workers))
+        return self.see(site, blocks.linear(x, weight, self.recipe.at(site), bias=bias, crew=self.crew))
 
     def norm(self, site: str, x: Stream, name: str) -> Array:
         """RMSNorm with the weight of that name. x (B*T, D); the result (B*T, D)."""

@@ -10,30 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from softfloat_llm.errors import PrecisionError, nearest
 from softfloat_llm.numerics import exact_products
 from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
-from softfloat_llm.numerics.operands import carried
+from softfloat_llm.numerics.operands import carried, widened
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.precision import EXACT, Precision
 from softfloat_llm.numerics.steps import (
     Fused,
+    Kit,
     Narrow,
     Native,
+    Path,
     Steps,
     all_exact_in_float32,
     exact_in_float32,
+    flushes,
     never_tiny,
     stays_in_range,
     wide_enough,
 )
 from softfloat_llm.numerics.tiles import Piece, Products, can_round, spread, term_bits
-
-Path = Literal["native", "fused", "narrow", "evident"]
 
 _TILE = 8192  # accumulators: a ufunc call of 0.4 us is then a quarter of a pass (benchmarks/bench_matmul.py)
 _ROWS = 16  # of a in a tile, so that widening b costs little
@@ -41,18 +43,22 @@ _WIDENED = 1 << 23  # bytes of b in the kernel's dtype, kept for all rows of a
 _BLOCK = 1 << 19  # bytes of products formed at once: half of a 1 MiB second-level cache
 
 
-def matmul(a: Array, b: Array, at: Precision, *, init: Float64Array | None = None, workers: int = 1) -> Array:
+def matmul(
+    a: Array, b: Array, at: Precision, *, init: Float64Array | None = None, workers: int = 1, backend: str = "numpy"
+) -> Array:
     """The accumulators of the product (M, N), float32 or float64, before the output rounding (after it, for exact).
 
     a (M, K), b (K, N): values of `at.storage` in any dtype, b often a transposed view of weights in the dtype that they
     are stored in. init (M, N): values of the accumulator's format, where the accumulators start. `workers`: threads.
+    `backend`: `numpy`, or `numba`, which gives the same bits.
     **Rounds:** as `reduce.dot`. **Raises** FormatError where a or b has a value that `at.storage` cannot hold.
     """
     if at.acc == EXACT:
         return exact_products.matmul(a, b, at, init=init)
+    kit = kit_of(backend)
     path = path_of(at)
     out = np.empty((a.shape[0], b.shape[1]), np.float32 if at.acc.format is f32 else np.float64)
-    job = _Job(a, b, at, init, out, path)
+    job = _Job(a, b, at, init, out, path, kit)
     columns = list(_ranges(b.shape[1], _columns(a.shape, b.shape[1], at, workers)))
     if workers > 1 and len(columns) > 1:
         list(_pool(workers).map(lambda part: _run_columns(job, part), columns))
@@ -69,6 +75,7 @@ class _Job(NamedTuple):
     init: Float64Array | None
     out: Array
     path: Path
+    kit: Kit
 
 
 @lru_cache(maxsize=4)
@@ -88,8 +95,8 @@ def path_of(at: Precision) -> Path:
         return "evident"
     if fmt is f32:
         is_exact_in_float32 = at.product is not None or term_bits(at) <= f32.precision
-        return "native" if is_exact_in_float32 else "evident" if _flushes(at) else "fused"
-    if _flushes(at):
+        return "native" if is_exact_in_float32 else "evident" if flushes(at) else "fused"
+    if flushes(at):
         return "evident"
     if fmt is f64:
         return "native"
@@ -103,11 +110,7 @@ def _is_fast_product(at: Precision) -> bool:
         return False
     if at.product is f64:
         return at.acc.format is f64
-    return can_round(at.product) and (not _flushes(at) or at.product is f32)
-
-
-def _flushes(at: Precision) -> bool:
-    return at.subnormals.acc != "keep" or (at.product is not None and at.subnormals.product != "keep")
+    return can_round(at.product) and (not flushes(at) or at.product is f32)
 
 
 def _carrier(at: Precision) -> np.dtype[Any]:
@@ -141,43 +144,64 @@ def _run_columns(job: _Job, columns: slice) -> None:
     """All rows of a by some columns of b, into their place in the result."""
     at, dtype = job.at, _carrier(job.at)
     with np.errstate(all="ignore"):
-        right = carried(job.b[:, columns], "b", at, dtype)
+        right = carried(job.b[:, columns], "b", at, dtype, job.kit.widen)
         for rows in _ranges(job.a.shape[0], max(_ROWS, _TILE // max(1, right.shape[1]))):
-            left = carried(job.a[rows].T, "a", at, dtype)
+            left = carried(job.a[rows].T, "a", at, dtype, job.kit.widen)
             start = None if job.init is None else job.init[rows, columns]
-            job.out[rows, columns] = _run_tile(left, right, at, job.path, start)
+            job.out[rows, columns] = _run_tile(left, right, job, start)
 
 
-def _run_tile(left: Array, right: Array, at: Precision, path: Path, start: Float64Array | None) -> Array:
+def _run_tile(left: Array, right: Array, job: _Job, start: Float64Array | None) -> Array:
     """left (K, M) and right (K, n) in the path's dtype; the result (M, n) holds values of the accumulator."""
-    k, shape, dtype = left.shape[0], (left.shape[1], right.shape[1]), _term_dtype(at, path)
+    at, path, k, shape = job.at, job.path, left.shape[0], (left.shape[1], right.shape[1])
+    dtype = _term_dtype(at, path)
     depth = max(1, min(k, 256, _BLOCK // max(1, shape[0] * shape[1] * dtype.itemsize)))
     products = Products(left, right, at, depth, dtype)
-    steps = None if path == "evident" else _steps(products, at, path, start)
+    steps = None if path == "evident" else job.kit.steps(products, at, path, start)
     if steps is None:
         terms = terms_of(left[:, :, None], right[:, None, :], at) if at.order.adder else products.wide
         return follow(at.order.tree(k).program(), terms, arithmetic_of(at.acc, at), shape, start)
-    return run(plan(at.order, k, depth), steps, start)
+    return run(plan(at.order, k, k if job.kit.is_compiled else depth), steps, start)
 
 
-def _steps(products: Products, at: Precision, path: Path, start: Float64Array | None) -> Steps | None:
+def _numpy_steps(products: Products, at: Precision, path: Path, start: Float64Array | None) -> Steps | None:
     """The steps of a fast path on this tile, or None where the tile's values allow none."""
-    is_always_exact = path == "native" and not _flushes(at) and (at.product is not None or _fits_float32(at))
+    is_always_exact = path == "native" and not flushes(at) and (at.product is not None or _fits_float32(at))
     if is_always_exact:
         return Native(products, at, None)
-    is_float32 = products.dtype == np.float32 and at.product is None and not _flushes(at)
+    is_float32 = products.dtype == np.float32 and at.product is None and not flushes(at)
     if path == "native" and is_float32 and all_exact_in_float32(at, products.left, products.right):
         return Native(products, at, None)
     bounds = spread(products.left, products.right)
     match path:
         case "native":
-            if _flushes(at) and (start is not None or not never_tiny(at, bounds)):
+            if flushes(at) and (start is not None or not never_tiny(at, bounds)):
                 return None
             return Native(products, at, exact_in_float32(at, bounds) if at.product is None else None)
         case "fused":
             return Fused(products, at, wide_enough(at, bounds))
     program = at.order.tree(len(products.left)).program()
     return Narrow(products, at, bounds, stays_in_range(at, bounds, program, start), start)
+
+
+NUMPY = Kit(_numpy_steps, widened, is_compiled=False)
+BACKENDS = ("numpy", "numba")
+
+
+def kit_of(backend: str) -> Kit:
+    """The steps of a backend. Raises PrecisionError where it is unknown, or numba is not installed."""
+    if backend == "numpy":
+        return NUMPY
+    if backend != "numba":
+        raise PrecisionError(f"Unknown backend {backend!r}.{nearest(backend, BACKENDS)} Known: {', '.join(BACKENDS)}.")
+    try:
+        from softfloat_llm.numerics.compiled import KIT
+    except ModuleNotFoundError as error:
+        raise PrecisionError(
+            f"The backend 'numba' needs {error.name}: pip install 'softfloat-llm[fast]'. Or leave it out: the default,"
+            " 'numpy', gives the same bits."
+        ) from None
+    return KIT
 
 
 def _fits_float32(at: Precision) -> bool:

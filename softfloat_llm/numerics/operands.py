@@ -7,6 +7,7 @@ that a kernel works in.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -76,15 +77,19 @@ def rounded_product(x: Float64Array, y: Float64Array, at: Precision) -> Float64A
     return round_wide(exact, at.product, **at.rules("product"))
 
 
-def carried(block: Array, name: str, at: Precision, dtype: np.dtype[Any]) -> Array:
+Widen = Callable[[Array, np.dtype[Any]], Array]
+"""A block of operands in a dtype that holds all their values, contiguous."""
+
+
+def carried(block: Array, name: str, at: Precision, dtype: np.dtype[Any], widen: Widen | None = None) -> Array:
     """A block (rows, columns) of operands in a kernel's dtype, contiguous; checked and flushed as `operand` does.
 
     Rounds nothing: float32 holds every storage format but f64, float64 holds all. The input is not changed, but may be
-    what is returned. Raises FormatError as `operand` does.
+    what is returned. `widen` does what `widened` does. Raises FormatError as `operand` does.
     """
     if needs_check(block.dtype, at.storage):
         _check_in_parts(block, name, at.storage)
-    wide = _widened(block, dtype)
+    wide = (widen or widened)(block, dtype)
     return flush(wide, at.storage).astype(dtype, copy=False) if "daz" in at.subnormals.storage else wide
 
 
@@ -94,8 +99,10 @@ def _check_in_parts(block: Array, name: str, fmt: Format) -> None:
         check_held(reals(block[start : start + rows], name), name, fmt)
 
 
-def _widened(block: Array, dtype: np.dtype[Any]) -> Array:
-    """Transposed weights are made contiguous as narrow codes, before they are widened: that halves the bytes moved.
+def widened(block: Array, dtype: np.dtype[Any]) -> Array:
+    """A block (rows, columns) in a kernel's dtype, contiguous; an exact conversion.
+
+    Transposed weights are made contiguous as narrow codes, before they are widened: that halves the bytes moved.
 
     Formats of one byte are looked up in the table of all their codes: 0.9 ns an element, where the casts of ml_dtypes'
     8-bit types take 10 ns. Float16 takes 0.3 ns by its bits, 1 to 2 ns by a cast (benchmarks/bench_matmul.py).

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import PrecisionError
-from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, terms_of
+from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
@@ -60,15 +60,23 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.Arra
 
 
 def matmul(
-    a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None, workers: int = 1
+    a: npt.ArrayLike,
+    b: npt.ArrayLike,
+    at: PrecisionLike,
+    *,
+    init: npt.ArrayLike | None = None,
+    workers: int = 1,
+    backend: str = "numpy",
 ) -> Any:
     """The matrix product, each element a `dot` in the order and accumulator of `at`.
 
     a (M, K), b (K, N) hold values of `at.storage`; the result (M, N) holds values of `at.output`. `init` (M, N) is
-    where the accumulators start. The extra memory is a few tiles. The bits do not depend on `workers`.
+    where the accumulators start. The extra memory is a few tiles. The bits depend neither on `workers` nor on the
+    `backend` (see `crew.Crew`).
     **Rounds:** as `dot`. **Raises** FormatError where a or b has a value that `at.storage` cannot hold.
     """
-    return _public(matmul_stages(a, b, at, init=init, workers=workers).out)
+    with Crew(workers, backend) as crew:
+        return _public(matmul_stages(a, b, at, init=init, crew=crew).out)
 
 
 def sum_stages(x: npt.ArrayLike, at: PrecisionLike, axis: int = -1, *, init: npt.ArrayLike | None = None) -> Stages:
@@ -94,7 +102,7 @@ def dot_stages(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: n
 
 
 def matmul_stages(
-    a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None, workers: int = 1
+    a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None, crew: Crew = ALONE
 ) -> Stages:
     """`matmul`, with the accumulator before the output rounding."""
     at = precision_of(at)
@@ -102,7 +110,7 @@ def matmul_stages(
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise PrecisionError(f"matmul takes a (M, K) and b (K, N): a has {a.shape}, b has {b.shape}.")
     start = _start(init, (a.shape[0], b.shape[1]), at)
-    acc = kernels.matmul(a, b, at, init=start, workers=workers)
+    acc = crew.matmul(a, b, at, init=start)
     return rounded_output(acc, at)
 
 

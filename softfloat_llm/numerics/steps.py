@@ -7,18 +7,21 @@ which is also the twin that the tests hold everything here against. Start readin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.numerics.accumulate import Plain, arithmetic_of
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
+from softfloat_llm.numerics.operands import Widen
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_wide
 from softfloat_llm.numerics.tiles import Piece, Products, Rounder, Spread, extremes, term_bits
 from softfloat_llm.numerics.trees import Instruction
+
+Path = Literal["native", "fused", "narrow", "evident"]
 
 OkMask = npt.NDArray[np.bool_] | None
 """For each k, whether the fast step is exact; None where it always is."""
@@ -34,7 +37,7 @@ class Steps(Protocol):
     def round(self, acc: Array, fmt: Format) -> None: ...
 
 
-class _OnTile:
+class OnTile:
     """What the three have in common: the terms, the evident twin, and buffers of the tile's shape."""
 
     dtype: np.dtype[Any] = np.dtype(np.float64)
@@ -78,7 +81,7 @@ class _OnTile:
         return where, self.twin.enter(acc.reshape(-1)[where], term.reshape(-1)[where])
 
 
-class Native(_OnTile):
+class Native(OnTile):
     """acc = acc + term in float32 or float64: one multiplication and one addition of the hardware.
 
     Right where each term is a value of that type: the product is exact in it (`exact_in_float32`), or has been rounded
@@ -126,6 +129,11 @@ def exact_in_float32(at: Precision, bounds: Spread) -> OkMask:
     return ok & (bounds.lowest_bits(term_bits(at)) >= f32.smallest_subnormal)
 
 
+def flushes(at: Precision) -> bool:
+    """True where a product or a sum may be flushed to zero."""
+    return at.subnormals.acc != "keep" or (at.product is not None and at.subnormals.product != "keep")
+
+
 def never_tiny(at: Precision, bounds: Spread) -> bool:
     """True where ftz and daz never act on float32 sums: every term is a multiple of 2^-126, so each sum is one too.
 
@@ -134,7 +142,7 @@ def never_tiny(at: Precision, bounds: Spread) -> bool:
     return bool((bounds.lowest_bits(term_bits(at) + 1) >= f32.smallest_normal).all())
 
 
-class Fused(_OnTile):
+class Fused(OnTile):
     """acc = fma(a, b, acc) to float32 in float64: s = acc + product rounds to 53 bits, the cast to 24.
 
     Rounding twice differs from rounding once only where s is a midpoint of float32 although the exact sum is not. From
@@ -189,7 +197,7 @@ class _Midpoints:
         return bool(np.count_nonzero(self.flags))
 
 
-class Narrow(_OnTile):
+class Narrow(OnTile):
     """acc = R(acc + term) for a format of p bits, in float64: t = acc + term, then `Rounder`.
 
     With w bits in a term and w + p <= 52 (`kernels` sees to it), t may differ from the exact sum only where that
@@ -214,9 +222,7 @@ class Narrow(_OnTile):
         self._sum, self._rounder = self.buffer(), Rounder(self.format, self.shape)
         self._midpoints = _Midpoints(self.format.precision, self.shape)
         self._lowest_bits = bounds.lowest_bits(term_bits(at) + 1)  # + 1: a rounded product may be a little smaller
-        reach = 2.0**53 * self.format.smallest_subnormal
-        is_on_grid = at.product is not None and at.product.precision <= self.format.precision
-        self._is_never_doubtful = is_on_grid or reach >= 4.0 * self.format.max
+        self._is_never_doubtful = is_never_doubtful(at)
         self._has_signed_zeros = _has_signed_zeros(at, start)
         self._can_be_zero, self._are_bounded = bounds.has_zero, np.ones_like(bounds.has_zero)  # the terms of each k
         if at.product is not None:
@@ -281,6 +287,14 @@ class Narrow(_OnTile):
         self._rounder.round(self._sum, acc)
 
 
+def is_never_doubtful(at: Precision) -> bool:
+    """True where rounding acc + term to float64 first never decides a tie wrongly: see `Narrow`."""
+    fmt = at.acc.format
+    assert fmt is not None
+    is_on_grid = at.product is not None and at.product.precision <= fmt.precision
+    return is_on_grid or 2.0**53 * fmt.smallest_subnormal >= 4.0 * fmt.max
+
+
 def _has_signed_zeros(at: Precision, start: Float64Array | None) -> bool:
     """False where a chain can never become -0, so that neither the sign of its zeros nor that of a zero term matters.
 
@@ -313,3 +327,13 @@ def stays_in_range(at: Precision, bounds: Spread, program: Sequence[Instruction]
         total = 2.0 * total + len(bounds.largest) * at.product.smallest_subnormal
     with np.errstate(over="ignore"):
         return bool(total * np.float64(1.0 + 2.0**-fmt.precision) ** roundings <= fmt.max)
+
+
+class Kit(NamedTuple):
+    """What a backend brings for `kernels` to work with."""
+
+    steps: Callable[[Products, Precision, Path, Float64Array | None], Steps | None]
+    """The steps of a path on a tile, and where the accumulators start; None where the tile's values allow none."""
+    widen: Widen
+    is_compiled: bool
+    """Its steps form the products one by one, so that no block of them is needed."""

@@ -7,6 +7,7 @@ in a few whole-array passes. Start reading at `Products.of`.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,11 +176,18 @@ class Products:
 
     def __init__(self, left: Array, right: Array, at: Precision, depth: int, dtype: np.dtype[Any]) -> None:
         self.left, self.right, self.at, self.dtype = left, right, at, dtype
-        shape = (depth, left.shape[1], right.shape[1])
-        self._block = np.empty(shape, dtype)
-        self._rounder = None
-        if at.product is not None and not is_native(at.product, dtype):
-            self._rounder, self._rounded = Rounder(at.product, shape), np.empty(shape)
+        self._shape = (depth, left.shape[1], right.shape[1])
+
+    @cached_property
+    def _block(self) -> Array:
+        return np.empty(self._shape, self.dtype)
+
+    @cached_property
+    def _rounding(self) -> tuple[Rounder, Float64Array] | None:
+        product = self.at.product
+        if product is None or is_native(product, self.dtype):
+            return None
+        return Rounder(product, self._shape), np.empty(self._shape)
 
     def of(self, piece: Piece, *, is_bounded: bool = False, is_signed: bool = True) -> Array:
         """The terms of a piece (count, M, n). Good until the next call.
@@ -195,10 +203,11 @@ class Products:
             np.multiply(left[:, :, None], right[:, None, :], out=block)
         finally:
             np.setbufsize(usual)
-        if self._rounder is None:
+        if self._rounding is None:
             return block
-        rounded = self._rounded[: piece.length]
-        self._rounder.round(block, rounded, is_bounded=is_bounded, is_signed=is_signed)
+        rounder, room = self._rounding
+        rounded = room[: piece.length]
+        rounder.round(block, rounded, is_bounded=is_bounded, is_signed=is_signed)
         return rounded
 
     def wide(self, k: int) -> Float64Array:

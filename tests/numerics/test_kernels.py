@@ -56,6 +56,13 @@ EVIDENT = [
 ]  # fmt: skip
 
 
+@pytest.fixture(params=kernels.BACKENDS, autouse=True)
+def _each_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test here is made with each backend's steps."""
+    kit = kernels.kit_of(request.param)
+    monkeypatch.setattr(kernels, "NUMPY", kit)
+
+
 def at_of(text: str, order: str = "seq") -> Precision:
     return precision_of(f"storage={text},order={order}")
 

@@ -1,0 +1,196 @@
+"""Who does the work of large matrix products: one process or several, NumPy's steps or compiled ones. No bit depends on it.
+
+NumPy's calls are too short for threads to win (the interpreter's lock), so more workers are further processes: each
+maps the weights from the file that they lie in, is sent the activations, and sends back its columns. Compiled steps let
+go of the lock, so there they are threads. Start reading at `Crew.matmul`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Self
+
+import numpy as np
+
+from softfloat_llm.errors import SoftfloatError
+from softfloat_llm.numerics import kernels
+from softfloat_llm.numerics.formats import Array, Float64Array
+from softfloat_llm.numerics.precision import Precision
+
+LEAST = 1 << 20
+"""Products below which a matrix product is made alone: sending it away takes about 0.1 ms (benchmarks/bench_simulate.py)."""
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+class Mapped(NamedTuple):
+    """Where an array lies in a file, so that another process can map it."""
+
+    path: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def open(self) -> Array:
+        """The array, read-only."""
+        whole = np.memmap(self.path, np.uint8, "r")
+        return np.ndarray(self.shape, self.dtype, whole, self.offset, self.strides)
+
+
+class Crew:
+    """So many workers with a backend. Close it, or use it as a context: its processes end with it.
+
+    `least`: a product of fewer multiplications is made alone. **Raises** PrecisionError for a backend that cannot be had.
+    """
+
+    def __init__(self, workers: int = 1, backend: str = "numpy", *, least: int = LEAST) -> None:
+        kernels.kit_of(backend)
+        self.workers, self.backend, self._least = workers, backend, least
+        self._others: list[_Worker] = []
+        self._mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # the arrays too: while kept, no other has their place
+        self._files: list[str] = []
+
+    def matmul(self, a: Array, b: Array, at: Precision, *, init: Float64Array | None = None) -> Array:
+        """As `kernels.matmul`. a (M, K), b (K, N): transposed weights, which must not change while the crew lives."""
+        products = a.shape[0] * a.shape[1] * b.shape[1]
+        if self.backend != "numpy" or self.workers == 1 or products < self._least:
+            return kernels.matmul(a, b, at, init=init, workers=self.workers, backend=self.backend)
+        bounds = np.linspace(0, b.shape[1], self.workers + 1).astype(int).tolist()
+        mine, *others = (slice(start, stop) for start, stop in pairwise(bounds))
+        weights, hands = self._map(b), self._hands()
+        for hand, part in zip(hands, others, strict=True):
+            hand.send((a, weights, part, at, None if init is None else init[:, part]))
+        try:
+            first = kernels.matmul(a, b[:, mine], at, init=None if init is None else init[:, mine])
+        finally:  # what was asked for is taken back, so that the next answer is the next question's
+            rest = [hand.receive() for hand in hands]
+        return np.concatenate([first, *map(_or_raise, rest)], axis=1)
+
+    def close(self) -> None:
+        """End the processes, and remove what was laid out for them."""
+        for worker in self._others:
+            worker.end()
+        for path in self._files:
+            with suppress(OSError):
+                os.unlink(path)
+        self._others, self._files, self._mapped = [], [], {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _hands(self) -> list[_Worker]:
+        """The other processes, started when first needed."""
+        while len(self._others) < self.workers - 1:
+            self._others.append(_Worker())
+        return self._others
+
+    def _map(self, array: Array) -> Mapped:
+        key = (array.ctypes.data, array.shape, array.strides, array.dtype)
+        if key not in self._mapped:
+            self._mapped[key] = (array, place_in_file(array) or self._laid_out(array))
+        return self._mapped[key][1]
+
+    def _laid_out(self, array: Array) -> Mapped:
+        """A copy of an array in a file in memory, laid out as the array is where it is a transposed one."""
+        is_turned = array.T.flags.c_contiguous
+        flat = array.T if is_turned else np.ascontiguousarray(array)
+        folder = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="softfloat-llm-", delete=False) as file:
+            self._files.append(file.name)
+            file.write(flat.view(np.uint8).data if flat.size else b"\0")
+        strides = flat.strides[::-1] if is_turned else flat.strides
+        return Mapped(file.name, 0, array.shape, strides, array.dtype)
+
+
+ALONE = Crew()
+"""One process, NumPy's steps."""
+
+
+def place_in_file(array: Array) -> Mapped | None:
+    """Where an array lies in a file that is mapped for reading; None where it does not."""
+    for root in _roots(array):
+        if isinstance(root, np.memmap) and root.mode == "r" and root.filename is not None:
+            offset = root.offset + array.ctypes.data - root.ctypes.data
+            return Mapped(os.fspath(root.filename), offset, array.shape, array.strides, array.dtype)
+    return None
+
+
+def _roots(array: Array) -> Iterator[Any]:
+    root: Any = array
+    while root is not None:
+        yield root
+        root = getattr(root, "base", None)
+
+
+class _Worker:
+    """Another Python process that runs `work`, and the two pipes to it."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        words = [sys.executable, "-c", f"from {__name__} import work; work()"]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+        )
+
+    def send(self, request: Any) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # `receive` tells that it has ended
+            _put(self._process.stdin, request)
+
+    def receive(self) -> Any:
+        assert self._process.stdout is not None
+        try:
+            return pickle.load(self._process.stdout)
+        except (EOFError, pickle.UnpicklingError):
+            code = self._process.wait()
+            return SoftfloatError(f"A worker process ended with exit code {code} in the middle of a product. Try --workers 1.")
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+def _put(pipe: IO[bytes], value: Any) -> None:
+    pickle.dump(value, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+    pipe.flush()
+
+
+def _or_raise(answer: Any) -> Array:
+    if isinstance(answer, Exception):
+        raise answer
+    result: Array = answer
+    return result
+
+
+def work() -> None:
+    """A worker's life: products of the columns that it is sent, until its input ends."""
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    weights: dict[Mapped, Array] = {}
+    while True:
+        try:
+            a, mapped, columns, at, init = pickle.load(source)
+        except EOFError:
+            return
+        try:
+            if mapped not in weights:
+                weights[mapped] = mapped.open()
+            answer: Any = kernels.matmul(a, weights[mapped][:, columns], at, init=init)
+        except Exception as error:
+            answer = error
+        _put(target, answer)
