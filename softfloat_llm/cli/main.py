@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -22,11 +22,12 @@ from softfloat_llm.cli.groups import verb_with
 from softfloat_llm.cli.margins import margins
 from softfloat_llm.cli.promote import promote_verb
 from softfloat_llm.cli.recipes import recipes
-from softfloat_llm.cli.screen import say, silence_stdout
+from softfloat_llm.cli.screen import say, show, silence_stdout
 from softfloat_llm.cli.simulate import simulate
 from softfloat_llm.cli.taps import taps
 from softfloat_llm.cli.ties import ties
 from softfloat_llm.errors import SoftfloatError
+from softfloat_llm.runs import package_version
 
 PROGRAM = "softfloat-llm"
 OK, CLAIM_FAILS, WRONG_WORDS, UNUSABLE_INPUT, INTERNAL_ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
@@ -54,6 +55,23 @@ _SUMMARIES = {
     fetch: "Get a model.",
 }
 _FURTHER = {formats: {"promote": promote_verb}}
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        show(f"{PROGRAM} {package_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What stands before the verb."""
+
+
 for verb, summary in _SUMMARIES.items():
     if verb in _FURTHER:
         app.add_typer(verb_with(verb, **_FURTHER[verb]), name=verb.__name__, short_help=summary)
