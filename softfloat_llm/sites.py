@@ -264,6 +264,11 @@ def select(selector: str) -> tuple[str, ...]:
     return chosen
 
 
+def is_selector(word: str) -> bool:
+    """True where `select` finds a site. It makes no message, which costs more than all else of reading a recipe."""
+    return word in SITES or word in GROUPS or any(name.startswith(word + ".") for name in SITES)
+
+
 def specificity(selector: str) -> int:
     """How narrow a selector is: `*` 0, a group 1, a beginning 2, a site 3. In one table the narrower one wins."""
     return 3 if selector in SITES else {"*": 0}.get(selector, 1 if selector in GROUPS else 2)
