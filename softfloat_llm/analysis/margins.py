@@ -24,6 +24,7 @@ from softfloat_llm.analysis.verdicts import Choice, choice, margin
 from softfloat_llm.analysis.wording import recipe_line, token_words
 from softfloat_llm.errors import WordError
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, format_of
+from softfloat_llm.numerics.reduce import argmax
 from softfloat_llm.numerics.rounding import ulp
 from softfloat_llm.recipe import Recipe
 
@@ -172,7 +173,7 @@ class Margins(Answer):
             return []
         told = self.steps[0].log_probs
         head = f"As log-probabilities in {told.format}, {counted(len(moved) + len(tied), what)} tie"
-        return [f"{head}; {len(moved)} of them then take another token, the lowest id." if moved else f"{head}."]
+        return [f"{head}; {len(moved)} of them then take another token by the rule for ties." if moved else f"{head}."]
 
     def tables(self, *, verbose: bool = False) -> list[Table]:
         """The margins by step (the smallest, where there are many), and their histogram."""
@@ -260,8 +261,9 @@ class LogRow:
 
 def _step_margin(run: Run, step: int | None, position: int, fmt: Format, logs: LogRow) -> StepMargin:
     row = run["logits"][position]
-    first, second = two_best(row)
-    log_choice = choice(logs.values)
+    rule = run.recipe.ties
+    first, second = two_best(row, rule)
+    log_choice = choice(logs.values, rule)
     nan = math.nan
     pair = [nan if c is None or c.token is None else float(logs.values[c.token]) for c in (first, second)]
     unit = float(ulp(first.logit, fmt))
@@ -278,20 +280,18 @@ def _step_margin(run: Run, step: int | None, position: int, fmt: Format, logs: L
     )
 
 
-def two_best(row: Array) -> tuple[Choice, Choice | None]:
-    """The two largest logits of a row (V,), the lowest ids among equals; no tokens where it holds NaN."""
+def two_best(row: Array, ties: str = "lowest") -> tuple[Choice, Choice | None]:
+    """The two largest logits of a row (V,), equal ones in the order of the rule; no tokens where it holds NaN."""
     wide: Float64Array = np.asarray(row).astype(np.float64)
-    first = choice(wide)
+    first = choice(wide, ties)
     if len(wide) < 2:
         return first, None
     if first.token is None:
         return first, Choice(None, math.nan)
-    others = wide.copy()
-    others[first.token] = -math.inf
-    place = int(np.argmax(others))
-    if place == first.token:  # every other logit is -inf too
-        place = 0 if first.token else 1
-    return first, Choice(place, float(wide[place]), int(np.count_nonzero(wide == wide[place])))
+    others = np.delete(wide, first.token)
+    place = argmax(others, ties)
+    place += place >= first.token
+    return first, Choice(place, float(wide[place]), int(np.count_nonzero(wide == wide[place])), rule=ties)
 
 
 def with_text(found: Choice, run: Run) -> Choice:

@@ -1,7 +1,7 @@
 """ties(run, format): the steps whose best logits become one value when they are rounded to a format.
 
-Of equals the lowest id is taken, so a tie can change the token although no logit passed another one. Start reading at
-`ties`; `ties_of_prompts` runs several prompts and looks at each.
+Of equals the lowest id is taken (or the last, where the recipe's `choice` says so), so a tie can change the token
+although no logit passed another one. Start reading at `ties`; `ties_of_prompts` runs several prompts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Tie:
     """One step at which several ids share the largest logit once it is rounded.
 
     `tokens` are those ids, the lowest first, each with its logit before the rounding. `before` is what the logits chose
-    before they were rounded, `taken` what is chosen after: the lowest id of the tie.
+    before they were rounded, `taken` what is chosen after, by the rule of the recipe.
     """
 
     prompt: str
@@ -142,7 +142,7 @@ class Ties(Answer):
             texts + more,
             about(tie.spread),
             token_words(tie.before.piece, tie.before.token),
-            f"x {word}, the lowest id" if tie.is_flip else word,
+            f"x {word}, the {tie.taken.rule} id" if tie.is_flip else word,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -226,7 +226,8 @@ def _tie(run: Run, step: int | None, position: int, fmt: Format) -> Tie | None:
     row = run["logits"][position].astype(np.float64)
     rounded = np.asarray(round_to(row, fmt, overflow="saturate")).astype(np.float64)
     rounded = np.where(np.isinf(row), row, rounded)
-    taken = choice(rounded)
+    rule = run.recipe.ties
+    taken = choice(rounded, rule)
     if taken.token is None or taken.ties < 2:
         return None
     tied = [int(token) for token in np.flatnonzero(rounded == taken.logit)]
@@ -236,6 +237,6 @@ def _tie(run: Run, step: int | None, position: int, fmt: Format) -> Tie | None:
         position=position,
         value=taken.logit,
         tokens=tuple(with_text(Choice(token, float(row[token]), len(tied)), run) for token in tied),
-        before=with_text(choice(row), run),
+        before=with_text(choice(row, rule), run),
         taken=with_text(taken, run),
     )

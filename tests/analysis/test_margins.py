@@ -62,6 +62,14 @@ def test_many_ids_that_tie_are_counted_and_the_two_lowest_named():
     assert (found.first.token, found.second.token, found.first.ties, found.margin) == (0, 1, 50, 0.0)
 
 
+def test_where_the_recipe_takes_the_last_of_equals_so_do_the_margins():
+    run = stepped([1.0, 22.25, 3.0, 22.25], recipe="bf16,choice.ties=last")
+    (step,) = margins(run).steps
+    assert (step.first.token, step.second.token, step.log_probs.token, step.ranking) == (3, 1, 3, "same")
+    assert [c.token for c in two_best(np.array([2.0, 1.0, 1.0]), "last")] == [0, 2]
+    assert [c.token for c in two_best(np.array([1.0, 1.0, 2.0]), "last")] == [2, 1]
+
+
 def test_a_row_with_nan_has_no_margin_and_is_told():
     found = margins(stepped([1.0, NAN, 2.0], [1.0, 3.0, 2.0]))
     bad, good = found.steps
@@ -221,7 +229,7 @@ def test_two_logits_one_bf16_ulp_apart_tie_as_log_probabilities_and_the_lower_id
     assert (step.log_probs.token, step.log_probs.ties) == (1, 1)  # -7.0 and -7.125: finer there than the logits are
     few_bits = margins(stepped([22.25, 22.375] + [21.0] * 4000, recipe="bf16"), log_format="e4m3fn")
     assert few_bits.steps[0].ranking == "x tie of 2: takes id 0"
-    assert "As log-probabilities in e4m3fn, 1 step tie; 1 of them then take another token, the lowest id." in str(
+    assert "As log-probabilities in e4m3fn, 1 step tie; 1 of them then take another token by the rule for ties." in str(
         few_bits
     )
 

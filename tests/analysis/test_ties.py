@@ -38,6 +38,14 @@ def test_the_articles_two_logits_do_not_tie_in_bf16_and_do_in_e5m2():
     assert "At 0 of 1 step the best f32 logits tie when rounded to bf16." in str(ties(run, format="bf16"))
 
 
+def test_where_the_recipe_takes_the_last_of_equals_the_highest_id_is_taken():
+    (tie,) = ties(stepped([7.0, 7.0, 7.0, 1.0], recipe="f32,choice.ties=last"), format="bf16").ties
+    assert (tie.taken.token, tie.before.token, tie.is_flip) == (2, 2, False)
+    (tie,) = ties(stepped([7.01, 7.0, 7.0, 1.0], recipe="f32,choice.ties=last"), format="bf16").ties
+    assert (tie.taken.token, tie.before.token, tie.is_flip) == (2, 0, True)
+    assert "the last id" in str(ties(stepped([7.01, 7.0], recipe="f32,choice.ties=last"), format="bf16"))
+
+
 def test_a_tie_of_many_ids_names_all_of_them():
     found = ties(stepped([7.0] * 30 + [6.0]))
     assert [c.token for c in found.ties[0].tokens] == list(range(30))
