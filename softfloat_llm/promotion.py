@@ -95,7 +95,7 @@ def types() -> tuple[str, ...]:
 
 
 def note(rules: str) -> str:
-    """What else is to be known of these rules; empty where nothing is."""
+    """What is to be known of f64 and i64 under these rules; empty where nothing is."""
     return str(_data()[rules].get("note", ""))
 
 

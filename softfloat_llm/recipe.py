@@ -95,6 +95,11 @@ class Recipe:
             raise RecipeError(f"Unknown site {site!r}.{nearest(site, SITES)} Sites: {' '.join(SITES)}.")
         return self._specs[site]
 
+    @property
+    def ties(self) -> str:
+        """Which id is chosen of those that share the largest logit: `lowest` or `last`."""
+        return self.at("choice").options["ties"]
+
     @cached_property
     def _specs(self) -> dict[str, SiteSpec]:
         decided: dict[str, dict[str, Setting]] = {name: {} for name in SITES}

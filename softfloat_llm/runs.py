@@ -9,6 +9,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -24,9 +25,10 @@ from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import NAMED_DTYPES, open_tensors, write_tensors
 from softfloat_llm.llama.decode import decode
 from softfloat_llm.llama.forward import StoredWeights, checked_tokens
+from softfloat_llm.numerics.crew import Crew
 from softfloat_llm.numerics.formats import Array, Format, encode, format_of
 from softfloat_llm.recipe import Recipe, recipe_of
-from softfloat_llm.sites import LOGITS, SITES
+from softfloat_llm.sites import LOGITS, TAPPED
 from softfloat_llm.tiny import DEFAULT_PROMPT
 from softfloat_llm.trace import Event, Trace
 
@@ -221,31 +223,37 @@ def simulate(
     teacher: Run | str | Path | None = None,
     taps: str | Sequence[str] = ("*.out",),
     workers: int = 1,
+    backend: str = "numpy",
+    crew: Crew | None = None,
     progress: Progress | None = None,
 ) -> Run:
     """Run a model on a prompt under a recipe.
 
     prompt: a text (default "The capital of France is"), or `tokens`: ids (T,). `steps` tokens are chosen greedily, the
-    lowest index among equals; each but the last is fed in turn through the key and value cache. An end-of-text token
-    is a token like any other. With `teacher`, a run of the same prompt (or the folder of a saved one), the teacher's
-    tokens are fed instead of the run's own, for as many steps as it has. `taps`: shell-style patterns of the values to
-    keep (`*.out`, `layers.3.*`); the logits are always kept. The bits do not depend on `workers`.
+    lowest id among equals unless the recipe's site `choice` says the last; each but the last is fed in turn through the
+    key and value cache. An end-of-text token is a token like any other. With `teacher`, a run of the same prompt (or
+    the folder of a saved one), the teacher's tokens are fed instead of the run's own, for as many steps as it has.
+    `taps`: shell-style patterns of the values to keep (`*.out`, `layers.3.*`); the logits are always kept. The bits
+    depend neither on `workers` (processes; with numba threads) nor on the `backend` (`numpy` or `numba`). `crew`: one
+    that serves several runs, in place of both.
     **Raises** TokenError for an empty prompt, ids out of range or too many positions; RecipeError, CheckpointError,
     ConfigError or FetchError; NonFiniteError where a token would be taken from a row with NaN.
     """
-    _check_workers(workers)
+    if crew is None:
+        _check_workers(workers)
     opened = model if isinstance(model, Model) else open_model(model, progress)
     chosen = recipe_of(recipe)
     reference = Run.load(teacher) if isinstance(teacher, (str, Path)) else teacher
-    prompt_tokens, forced, steps = _what_to_feed(opened, prompt, tokens, steps, reference)
+    prompt_tokens, forced, steps = what_to_feed(opened, prompt, tokens, steps, reference)
     patterns = (taps,) if isinstance(taps, str) else tuple(taps)
     _check_patterns(patterns, opened.config.num_hidden_layers)
     trace = Trace((*patterns, LOGITS))
     step = None if progress is None else lambda done, total: progress(chosen.name, done, total)
-    logits, generated, fed = decode(
-        StoredWeights(opened.weights, chosen), prompt_tokens, chosen, steps,
-        teacher=forced, trace=trace, workers=workers, step=step,
-    )  # fmt: skip
+    with nullcontext(crew) if crew is not None else Crew(workers, backend) as hands:
+        logits, generated, fed = decode(
+            StoredWeights(opened.weights, chosen), prompt_tokens, chosen, steps,
+            teacher=forced, trace=trace, crew=hands, step=step,
+        )  # fmt: skip
     trace.arrays[LOGITS] = logits
     return Run(
         model=opened.name,
@@ -259,7 +267,7 @@ def simulate(
         arrays=trace.arrays,
         formats=trace.formats,
         events=tuple(trace.events),
-        pieces=_pieces(opened, {*prompt_tokens, *generated, *fed}),
+        pieces=pieces_of(opened, {*prompt_tokens, *generated, *fed}),
         notes=opened.notes,
     )
 
@@ -272,7 +280,7 @@ def _check_workers(workers: int) -> None:
 def tap_names(layers: int) -> list[str]:
     """Every name that a tap can have in a model of so many layers, in the order of the forward pass."""
     outside = ("embed", "rope.table", "norm.final", "lm_head")
-    inside = [f"layers.{i}.{site}" for i in range(layers) for site in SITES if site not in outside]
+    inside = [f"layers.{i}.{site}" for i in range(layers) for site in TAPPED if site not in outside]
     places = [*outside[:2], *inside, *outside[2:]]
     return [f"{place}.{stage}" for place in places for stage in ("in", "acc", "out")]
 
@@ -285,7 +293,7 @@ def _check_patterns(patterns: Sequence[str], layers: int) -> None:
             raise RunError(f"No tap fits {pattern!r}.{nearest(pattern, names)} List them: softfloat-llm taps.")
 
 
-def _what_to_feed(
+def what_to_feed(
     model: Model, prompt: str | None, tokens: Sequence[int] | None, steps: int, teacher: Run | None
 ) -> tuple[list[int], tuple[int, ...] | None, int]:
     """The prompt's ids, the tokens that a teacher feeds, and the number of steps."""
@@ -315,7 +323,7 @@ def _one_sequence(tokens: Sequence[int], model: Model) -> list[int]:
     return ids
 
 
-def _pieces(model: Model, tokens: set[int]) -> dict[int, str]:
+def pieces_of(model: Model, tokens: set[int]) -> dict[int, str]:
     """The text of each token, where the model has a tokenizer and it can be read."""
     if model.tokenizer is None:
         return {}

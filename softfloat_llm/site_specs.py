@@ -14,7 +14,7 @@ from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest
 from softfloat_llm.numerics.formats import Format, f32, format_of
 from softfloat_llm.numerics.precision import Precision, precision_of_keys
 from softfloat_llm.site_options import FormatOption
-from softfloat_llm.sites import MODE_KEYS, SITES, Site, select, specificity
+from softfloat_llm.sites import MODE_KEYS, SITES, Site, is_selector, select, specificity
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,7 @@ def _site_and_key(path: str) -> tuple[str, str | None]:
     parts = path.split(".")
     for cut in range(len(parts), 0, -1):
         selector = ".".join(parts[:cut])
-        try:
-            select(selector)
-        except RecipeError:
-            continue
-        return selector, ".".join(parts[cut:]) or None
+        if is_selector(selector):
+            return selector, ".".join(parts[cut:]) or None
     select(parts[0] if len(parts) == 1 else ".".join(parts[:-1]))
     raise AssertionError(path)  # pragma: no cover - select has raised

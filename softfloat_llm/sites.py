@@ -33,7 +33,7 @@ class Site:
     def takes(self, key: str) -> bool:
         """True for a stage, an option, a mode, or a mode of one stage (`acc.rounding`)."""
         stage, _, mode = key.rpartition(".")
-        is_mode = key in MODE_KEYS or (stage in self.keys and mode in MODE_KEYS)
+        is_mode = (bool(self.keys) and key in MODE_KEYS) or (stage in self.keys and mode in MODE_KEYS)
         return key in self.keys or key in self.options or is_mode
 
 
@@ -116,6 +116,11 @@ _CACHED: dict[str, Option] = {
         "the format that x / scale is rounded to before the cache's",
         {"given": "that in which x came, as SGLang has it"},
     ),
+}
+_CHOICE: dict[str, Option] = {
+    "ties": Words(
+        "which id is taken of those that share the largest logit", {"lowest": "the lowest id", "last": "the last id"}
+    )
 }
 _SOFTMAX: dict[str, Option] = {
     "form": Words(
@@ -227,11 +232,15 @@ SITES: dict[str, Site] = {
         Site("mlp.residual", "residual stream + mlp", (*_ELEMENTWISE, "compute")),
         Site("norm.final", "last RMSNorm", _REDUCTION, _NORM),
         Site("lm_head", "logits: x We^T", SUM_KEYS),
+        Site("choice", "the token with the largest logit", (), _CHOICE),
     )
 }
 
 LOGITS = "lm_head.out"
 """The tap of the logits."""
+
+TAPPED = tuple(name for name, site in SITES.items() if site.keys)
+"""The sites that have taps: all that store something."""
 
 LINEAR = (*(name for name in SITES if name.endswith("_proj")), "lm_head")
 MATMUL = (*LINEAR, "attn.scores", "attn.pv")
@@ -253,6 +262,11 @@ def select(selector: str) -> tuple[str, ...]:
             f" Several at once: {' '.join([*GROUPS, *prefixes])}."
         )
     return chosen
+
+
+def is_selector(word: str) -> bool:
+    """True where `select` finds a site. It makes no message, which costs more than all else of reading a recipe."""
+    return word in SITES or word in GROUPS or any(name.startswith(word + ".") for name in SITES)
 
 
 def specificity(selector: str) -> int:

@@ -26,7 +26,7 @@ def cases_of(path):
     return grid["cases"]
 
 
-def result_of_case(case, *, workers=1):
+def result_of_case(case, *, crew=None):
     """What one case gives, run here and now: the logits' digest, the tokens, the digest of all sums and outputs.
 
     Logits of a narrow format hide most of what a change in a sum does; the sums themselves do not.
@@ -34,13 +34,13 @@ def result_of_case(case, *, workers=1):
     from softfloat_llm.runs import simulate
 
     question = {key: case[key] for key in ("model", "recipe", "tokens", "steps")}
-    run = simulate(**question, taps=("*.acc", "*.out"), workers=workers)
+    run = simulate(**question, taps=("*.acc", "*.out"), crew=crew)
     return {"digest": run.digest, "generated": list(run.generated), "taps": taps_digest(run)}
 
 
-def digest_of_case(case, *, workers=1):
+def digest_of_case(case, *, crew=None):
     """The digest of one case's logits."""
-    return result_of_case(case, workers=workers)["digest"]
+    return result_of_case(case, crew=crew)["digest"]
 
 
 def taps_digest(run):
@@ -51,10 +51,10 @@ def taps_digest(run):
     return f"sha256:{hashlib.sha256(chr(10).join(lines).encode()).hexdigest()}"
 
 
-def differences(cases, *, workers=1):
+def differences(cases, *, crew=None):
     """One line for each case whose result is not the one that it names."""
     for name, case in cases.items():
-        found = result_of_case(case, workers=workers)
+        found = result_of_case(case, crew=crew)
         for key, value in found.items():
             if case[key] != value:
                 yield f"{name}: {key} {value}, expected {case[key]}"
@@ -79,13 +79,17 @@ def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, default=[FOLDER / "tiny.json"], metavar="FILE")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--backend", default="numpy")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args(words)
     if asked.write:
         for path in asked.files:
             write(path)
         return 0
-    lines = [line for path in asked.files for line in differences(cases_of(path), workers=asked.workers)]
+    from softfloat_llm.numerics.crew import Crew
+
+    with Crew(asked.workers, asked.backend, least=0) as crew:
+        lines = [line for path in asked.files for line in differences(cases_of(path), crew=crew)]
     print("\n".join(lines) if lines else "every digest is the same")
     return 1 if lines else 0
 

@@ -58,8 +58,13 @@ def test_the_grid_holds_with_another_blas_core_and_more_threads_of_it():
     grid_elsewhere(OPENBLAS_CORETYPE=OTHER_CORE, OPENBLAS_NUM_THREADS="4")
 
 
-def test_the_grid_holds_with_two_workers():
-    grid_elsewhere("--workers", "2")
+@pytest.mark.parametrize(
+    "words", [("--workers", "2"), ("--backend", "numba"), ("--backend", "numba", "--workers", "2")]
+)
+def test_the_grid_holds_with_other_hands(words):
+    if "numba" in words:
+        pytest.importorskip("numba")
+    grid_elsewhere(*words)
 
 
 @pytest.mark.smollm2
@@ -69,8 +74,9 @@ def test_the_grid_holds_with_two_workers():
         ((), {"NPY_DISABLE_CPU_FEATURES": " ".join(dispatched())}),
         ((), {"OPENBLAS_CORETYPE": OTHER_CORE}),
         (("--workers", "2"), {}),
+        (("--backend", "numba"), {}),
     ],
-    ids=["simd cut", "another core", "two workers"],
+    ids=["simd cut", "another core", "two workers", "numba"],
 )
 def test_the_grid_of_smollm2_holds_elsewhere(words, variables, smollm2_folder):
     grid_elsewhere(SMOLLM2, *words, **variables)

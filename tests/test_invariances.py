@@ -13,6 +13,7 @@ import pytest
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.forward import StoredWeights, forward
+from softfloat_llm.numerics.crew import Crew
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.recipe import recipe_of
 from softfloat_llm.runs import simulate

@@ -36,7 +36,7 @@ NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "rounding", "ops", "enclosures", "approximations", "special_values", "functions",
     "engine_functions", "trees", "adders", "orders", "precision", "fused", "operands", "accumulate", "tiles", "steps",
-    "exact_products", "kernels", "reduce",
+    "exact_products", "compiled", "kernels", "crew", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

@@ -10,7 +10,7 @@ import pytest
 from softfloat_llm.errors import FormatError, OrderError, PrecisionError, RecipeError, WordError
 from softfloat_llm.recipe import Recipe, recipe_names, recipe_of, to_toml
 from softfloat_llm.site_specs import Setting, settings_of
-from softfloat_llm.sites import MATMUL, SITES
+from softfloat_llm.sites import MATMUL, SITES, TAPPED
 
 NORMS = ("norm.input", "norm.post_attention", "norm.final")
 
@@ -24,6 +24,11 @@ def word(recipe, place):
 def in_file(folder, body, name="own.toml"):
     (folder / name).write_text(body)
     return folder / name
+
+
+def tapped(recipe):
+    """The words of each site that stores something."""
+    return [words for site, words in recipe_of(recipe).words().items() if site in TAPPED]
 
 
 # --- which setting wins -----------------------------------------------------------------------------------------------
@@ -41,7 +46,7 @@ def test_without_a_word_everything_is_f32_in_sequence():
 
 def test_storage_reaches_every_site_and_its_output_but_no_accumulator():
     recipe = recipe_of("storage=bf16")
-    for words in recipe.words().values():
+    for words in tapped(recipe):
         assert words["storage"] == words.get("output", "bf16") == "bf16"
         assert words.get("acc", "f32") == "f32"
         assert words.get("compute", "f32") in ("f32", "exact")
@@ -63,7 +68,7 @@ def test_norms_and_softmax_stay_islands_unless_asked_and_star_asks_all():
 
 
 def test_rounding_and_subnormals_flags_reach_every_site():
-    for words in recipe_of("storage=bf16,rounding=toward_zero,subnormals=ftz").words().values():
+    for words in tapped("storage=bf16,rounding=toward_zero,subnormals=ftz"):
         assert (words["rounding"], words["subnormals"]) == ("toward_zero", "ftz")
 
 
@@ -79,7 +84,7 @@ def test_tf32_is_how_matrix_products_take_f32_tensors_and_no_storage_between_sit
     words = recipe_of(spelling).words()
     assert {words[site]["storage"] for site in MATMUL} == {"tf32"}
     assert {w.get("output", "f32") for w in words.values()} == {"f32"}
-    assert {words[site]["storage"] for site in SITES if site not in MATMUL} == {"f32"}
+    assert {words[site]["storage"] for site in TAPPED if site not in MATMUL} == {"f32"}
     recipe_of(spelling).check_fit()
 
 
@@ -107,7 +112,7 @@ def test_a_later_layer_wins_even_with_the_wider_selector():
 def test_at_wins_over_the_flags_of_the_same_recipe():
     recipe = Recipe(storage="bf16", acc="f16", at={"lm_head.acc": "f32", "*.storage": "f16"})
     assert (word(recipe, "lm_head.acc"), word(recipe, "attn.pv.acc")) == ("f32", "f16")
-    assert {words["storage"] for words in recipe.words().values()} == {"f16"}
+    assert {words["storage"] for words in tapped(recipe)} == {"f16"}
 
 
 def test_a_mode_of_one_stage_wins_over_the_mode_of_all():
@@ -259,7 +264,7 @@ def test_transformers_takes_storage_as_asked():
     for storage in ("f32", "f16"):
         recipe = recipe_of(f"transformers-eager,storage={storage}")
         recipe.check_fit()
-        assert {w["storage"] for w in recipe.words().values()} == {storage}
+        assert {w["storage"] for w in tapped(recipe)} == {storage}
         assert word(recipe, "norm.input.root") == "one-over-sqrt"
 
 

@@ -6,15 +6,15 @@ import pytest
 
 from softfloat_llm.errors import RecipeError
 from softfloat_llm.site_options import Count, FormatOption, Positive
-from softfloat_llm.sites import GROUPS, LINEAR, MATMUL, MODE_KEYS, SITES, select, specificity
+from softfloat_llm.sites import GROUPS, LINEAR, MATMUL, MODE_KEYS, SITES, TAPPED, select, specificity
 
 
-def test_there_are_24_sites_in_the_order_of_the_forward_pass():
+def test_there_are_26_sites_in_the_order_of_the_forward_pass():
     assert list(SITES) == [
         "embed", "norm.input", "attn.q_proj", "attn.k_proj", "attn.v_proj", "rope.table", "attn.rope", "kv.k", "kv.v",
-        "attn.scores", "attn.scale", "attn.softmax", "attn.pv", "attn.o_proj", "attn.residual", "norm.post_attention",
-        "mlp.gate_proj", "mlp.up_proj", "mlp.act", "mlp.act_mul", "mlp.down_proj", "mlp.residual", "norm.final",
-        "lm_head",
+        "attn.scores", "attn.scale", "attn.mask", "attn.softmax", "attn.pv", "attn.o_proj", "attn.residual",
+        "norm.post_attention", "mlp.gate_proj", "mlp.up_proj", "mlp.act", "mlp.act_mul", "mlp.down_proj",
+        "mlp.residual", "norm.final", "lm_head", "choice",
     ]  # fmt: skip
     assert all(site.name == name and site.what for name, site in SITES.items())
 
@@ -69,8 +69,10 @@ def test_a_site_takes_its_own_keys_only(site, taken, refused):
     assert [key for key in refused if SITES[site].takes(key)] == []
 
 
-def test_every_site_takes_every_mode():
-    assert all(site.takes(key) for site in SITES.values() for key in MODE_KEYS)
+def test_every_site_that_stores_something_takes_every_mode():
+    assert all(SITES[name].takes(key) for name in TAPPED for key in MODE_KEYS)
+    assert set(SITES) - set(TAPPED) == {"choice"}
+    assert not any(SITES["choice"].takes(key) for key in (*MODE_KEYS, "storage"))
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

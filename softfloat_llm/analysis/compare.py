@@ -166,11 +166,11 @@ def compare(run: Run | str | Path, reference: Run | str | Path, *, names: Sequen
     **Raises** RunError for another model, another prompt, or a pattern that fits no tap.
     """
     run, reference = opened(run), opened(reference)
-    _check_model(run, reference)
+    check_model(run, reference)
     positions = common_positions(run, reference)
     wanted = chosen([name for name in run.arrays if name in reference.arrays], names)
     comparable = [tap for tap in wanted if _shape_of(run, tap) == _shape_of(reference, tap)]
-    taps = tuple(_tap_difference(tap, run, reference, positions) for tap in comparable)
+    taps = tuple(tap_difference(tap, run, reference, positions) for tap in comparable)
     row = slice(positions - 1, positions)
     formats = run.logits_format, reference.logits_format
     last = difference(LOGITS, run["logits"][row], reference["logits"][row], *formats)
@@ -186,10 +186,10 @@ def compare(run: Run | str | Path, reference: Run | str | Path, *, names: Sequen
         notes=_notes(run, reference, positions, [tap for tap in wanted if tap not in comparable]),
         nonfinite=tuple(one for one in found if one is not None),
         steps=_verdicts(run, reference, positions),
-        logits=_tap_difference(tap_of(LOGITS), run, reference, positions),
+        logits=tap_difference(tap_of(LOGITS), run, reference, positions),
         last=last,
         taps=taps,
-        first_divergence=_first_divergence(taps),
+        first_divergence=first_divergence(taps),
     )
 
 
@@ -202,7 +202,8 @@ def opened(run: Run | str | Path) -> Run:
     return run
 
 
-def _check_model(run: Run, reference: Run) -> None:
+def check_model(run: Run, reference: Run) -> None:
+    """Raises RunError where the runs are of two models."""
     if run.model_digest != reference.model_digest:
         raise RunError(
             "Comparing runs of two models: nothing can be said.\n"
@@ -253,12 +254,14 @@ def _shape_of(run: Run, tap: Tap) -> tuple[int, ...]:
     return shape[:-1] if tap.is_over_keys else shape
 
 
-def _tap_difference(tap: Tap, run: Run, reference: Run, positions: int) -> Difference:
+def tap_difference(tap: Tap, run: Run, reference: Run, positions: int) -> Difference:
+    """How a tap of the two runs differs at the first positions; what lies after a query counts as the same."""
     one, other = (visible(tap, each.arrays[tap.name], positions) for each in (run, reference))
     return difference(tap.name, one, other, run.format_of_tap(tap.name), reference.format_of_tap(tap.name))
 
 
-def _first_divergence(taps: Sequence[Difference]) -> Divergence | None:
+def first_divergence(taps: Sequence[Difference]) -> Divergence | None:
+    """The first different element of taps that stand in the order of the forward pass."""
     for tap in taps:
         if tap.first is not None:
             return Divergence(tap_of(tap.tap), tap.first, tap.format, tap.reference_format)
@@ -270,18 +273,19 @@ def _verdicts(run: Run, reference: Run, positions: int) -> tuple[Verdict, ...]:
     stepped = reference if reference.steps else run
     start = len(stepped.prompt_tokens) - 1
     return tuple(
-        _with_pieces(_verdict_at(step, start + step, run, reference), run, reference)
+        with_pieces(verdict_at(step, start + step, run, reference), run, reference)
         for step in range(stepped.steps)
         if start + step < positions
     )
 
 
-def _verdict_at(step: int, position: int, run: Run, reference: Run) -> Verdict:
+def verdict_at(step: int, position: int, run: Run, reference: Run) -> Verdict:
+    """The verdict on the row of one position of both runs."""
     rows: tuple[Array, Array] = (run["logits"][position], reference["logits"][position])
-    return verdict(step, position, *rows, run.logits_format)
+    return verdict(step, position, *rows, run.logits_format, (run.recipe.ties, reference.recipe.ties))
 
 
-def _with_pieces(found: Verdict, run: Run, reference: Run) -> Verdict:
+def with_pieces(found: Verdict, run: Run, reference: Run) -> Verdict:
     """The verdict with the texts of its tokens."""
 
     def told(choice: Choice) -> Choice:

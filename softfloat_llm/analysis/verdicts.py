@@ -1,7 +1,8 @@
 """Did the token change? One verdict a step, with the reference's margin and the run's error on one grid.
 
-A row of logits chooses its largest value, the lowest index among equals. The margin is top1 - top2 of the reference,
-measured in ulps of the run's format at top1: below one ulp, the two may round to the same value.
+A row of logits chooses its largest value, among equals the lowest index or the last, as its recipe says. The margin is
+top1 - top2 of the reference, measured in ulps of the run's format at top1: below one ulp, the two may round to the
+same value.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ import numpy as np
 from softfloat_llm.analysis.distances import absolute, differs
 from softfloat_llm.analysis.numbers import jsonable
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.reduce import argmax
 from softfloat_llm.numerics.rounding import ulp
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a row of logits chooses; `ties` counts the ids that share the largest value. NaN rows choose nothing."""
+    """What a row of logits chooses; `ties` counts the ids that share the largest value, of which `rule` says which.
+
+    A row with NaN chooses nothing.
+    """
 
     token: int | None
     logit: float
     ties: int = 1
     piece: str = ""
+    rule: str = "lowest"
 
     def to_dict(self) -> dict[str, Any]:
         return {"token": self.token, "logit": jsonable(self.logit), "ties": self.ties, "piece": self.piece}
@@ -56,7 +62,7 @@ class Verdict:
         if self.run.token is None or self.reference.token is None:
             return f"no token: NaN in the {'run' if self.run.token is None else 'reference'}"
         word = "flip" if self.is_flip else "same"
-        return f"{word} (tie, lowest id {self.run.token} wins)" if self.run.ties > 1 else word
+        return f"{word} (tie, {self.run.rule} id {self.run.token} wins)" if self.run.ties > 1 else word
 
     def to_dict(self) -> dict[str, Any]:
         """JSON: plain numbers, strings, lists."""
@@ -75,13 +81,13 @@ class Verdict:
         }
 
 
-def choice(row: Array) -> Choice:
-    """What a row (V,) chooses."""
+def choice(row: Array, ties: str = "lowest") -> Choice:
+    """What a row (V,) chooses; `ties`: a recipe's rule."""
     wide = row.astype(np.float64)
     if np.isnan(wide).any():
         return Choice(None, float("nan"))
     top = float(wide.max())
-    return Choice(int(np.argmax(wide)), top, int(np.count_nonzero(wide == top)))
+    return Choice(argmax(wide, ties), top, int(np.count_nonzero(wide == top)), rule=ties)
 
 
 def margin(row: Array) -> float:
@@ -94,9 +100,11 @@ def margin(row: Array) -> float:
         return 0.0 if first == second else float(first - second)
 
 
-def verdict(step: int, position: int, run: Array, reference: Array, fmt: Format) -> Verdict:
-    """The verdict on one step. run, reference: rows (V,); `fmt` is the run's format."""
-    wanted, got = choice(reference), choice(run)
+def verdict(
+    step: int, position: int, run: Array, reference: Array, fmt: Format, ties: tuple[str, str] = ("lowest", "lowest")
+) -> Verdict:
+    """The verdict on one step. run, reference: rows (V,); `fmt` is the run's format, `ties` the rules of both."""
+    wanted, got = choice(reference, ties[1]), choice(run, ties[0])
     x, y = run.astype(np.float64), reference.astype(np.float64)
     unit = float(ulp(wanted.logit, fmt))  # NaN where the reference's top is not finite
     apart, error = margin(reference), float(absolute(x, y, differs(x, y)).max())

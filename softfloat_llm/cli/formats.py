@@ -25,7 +25,7 @@ def formats(
 ) -> int:
     """softfloat-llm formats bf16
 
-    Look a number format up; without a name, list those that have one.
+    Look a number format up; without a name, list those that have one. Where two types meet: `formats promote bf16 f32`.
     """
     if name is None:
         rows = {fmt.name: _facts(fmt) for fmt in FORMATS.values()}

@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -18,11 +18,16 @@ from softfloat_llm.cli.compare import compare
 from softfloat_llm.cli.fetch import fetch
 from softfloat_llm.cli.formats import formats
 from softfloat_llm.cli.golden import golden
+from softfloat_llm.cli.groups import verb_with
+from softfloat_llm.cli.margins import margins
+from softfloat_llm.cli.promote import promote_verb
 from softfloat_llm.cli.recipes import recipes
-from softfloat_llm.cli.screen import say, silence_stdout
+from softfloat_llm.cli.screen import say, show, silence_stdout
 from softfloat_llm.cli.simulate import simulate
 from softfloat_llm.cli.taps import taps
+from softfloat_llm.cli.ties import ties
 from softfloat_llm.errors import SoftfloatError
+from softfloat_llm.runs import package_version
 
 PROGRAM = "softfloat-llm"
 OK, CLAIM_FAILS, WRONG_WORDS, UNUSABLE_INPUT, INTERNAL_ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
@@ -42,13 +47,36 @@ app = typer.Typer(
 _SUMMARIES = {
     simulate: "Run a forward pass and say what the precision did.",
     compare: "Differences of two saved runs, the first divergence, flips.",
+    margins: "top1 - top2 of each step, in ulps of a format.",
+    ties: "Steps whose best logits tie in a format.",
     formats: "What each number format is.",
     recipes: "The precision policies of engines, as data.",
     taps: "The named values of a forward pass.",
     fetch: "Get a model.",
 }
+_FURTHER = {formats: {"promote": promote_verb}}
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        show(f"{PROGRAM} {package_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What stands before the verb."""
+
+
 for verb, summary in _SUMMARIES.items():
-    app.command(name=verb.__name__, short_help=summary)(verb)
+    if verb in _FURTHER:
+        app.add_typer(verb_with(verb, **_FURTHER[verb]), name=verb.__name__, short_help=summary)
+    else:
+        app.command(name=verb.__name__, short_help=summary)(verb)
 app.add_typer(golden, name="golden", short_help="Golden outputs: write them, check against them.")
 
 
@@ -99,7 +127,7 @@ def _tell_interruption() -> int:
 def _tell_usage(error: Any) -> int:
     """The words were wrong: say which, and where the right ones are listed."""
     context = getattr(error, "ctx", None)
-    where = context.command_path if context is not None else PROGRAM
+    where = context.command_path.rstrip() if context is not None else PROGRAM
     message = error.format_message()
     if message:  # without a verb the help has been shown already
         say(f"Usage error: {message}\nSee: {where} --help")

@@ -92,7 +92,13 @@ class PassFlags:
     taps: Annotated[
         list[str], typer.Option("--taps", metavar="PATTERN", help="Values to keep: '*.out'. Repeatable.")
     ] = field(default_factory=list)
-    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Threads; the bits stay.")] = 1
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, metavar="N", help="Processes, or threads with numba; the bits stay.")
+    ] = 1
+    backend: Annotated[
+        str,
+        typer.Option("--backend", metavar="numpy|numba", help="numba: compiled loops (extra `fast`); the bits stay."),
+    ] = "numpy"
 
     def arguments(self, prompt: str | None, progress: Progress | None, *, model: str = "tiny") -> dict[str, Any]:
         """The arguments of `runs.simulate`, the model opened (`model` where none is named)."""
@@ -103,6 +109,7 @@ class PassFlags:
             "steps": self.steps,
             "taps": tuple(self.taps or DEFAULT_TAPS),
             "workers": self.workers,
+            "backend": self.backend,
             "progress": progress,
         }
 

@@ -13,7 +13,7 @@ from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.errors import RunError, nearest
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.llama.config import Config
-from softfloat_llm.sites import SITES
+from softfloat_llm.sites import SITES, TAPPED
 
 # What each site takes and gives, by shape letters; T query positions, S key positions, H query heads, G kv heads, C
 # head size, D hidden, F mlp size, V vocabulary. Held against a real pass by tests/cli/test_taps.py.
@@ -76,7 +76,7 @@ def stages(site: str, config: Config) -> dict[str, tuple[str, ...]]:
 
 def tap_shapes(config: Config) -> dict[str, tuple[str, ...]]:
     """Tap name -> shape, in the order of the forward pass."""
-    names = list(SITES)
+    names = list(TAPPED)
     layered = [site for site in names if site not in OUTSIDE]
     places = [(site, site) for site in OUTSIDE[:2]]
     places += [(f"layers.{layer}.{site}", site) for layer in range(config.num_hidden_layers) for site in layered]
@@ -108,7 +108,7 @@ def _listing(names: dict[str, tuple[str, ...]]) -> str:
 
 def _text(config: Config, model: str) -> str:
     rows: list[list[Any]] = []
-    for name in (*OUTSIDE[:2], *(site for site in SITES if site not in OUTSIDE), *OUTSIDE[2:]):
+    for name in (*OUTSIDE[:2], *(site for site in TAPPED if site not in OUTSIDE), *OUTSIDE[2:]):
         shapes = stages(name, config)
         place = name if name in OUTSIDE else f"layers.N.{name}"
         rows.append([place, *(_spelled(shapes.get(stage)) for stage in ("in", "acc", "out")), SITES[name].what])

@@ -9,14 +9,15 @@ import numpy as np
 from softfloat_llm.errors import NonFiniteError, TokenError
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.forward import Step, StoredWeights, forward
+from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.trace import Trace
 
 
-def argmax(row: Array, trace: Trace | None = None) -> int:
-    """The index of the largest logit, the lowest index among equals. row (V,).
+def argmax(row: Array, trace: Trace | None = None, *, ties: str = "lowest") -> int:
+    """The index of the largest logit, the lowest index among equals, or the last one. row (V,).
 
     Raises NonFiniteError where the row holds NaN: no token is taken from it.
     """
@@ -24,7 +25,7 @@ def argmax(row: Array, trace: Trace | None = None) -> int:
         first = f" It began here: {trace.events[0]}." if trace and trace.events else ""
         count = np.count_nonzero(np.isnan(row))
         raise NonFiniteError(f"The logits hold {count} NaN, so no token can be chosen.{first}")
-    return int(np.argmax(row))
+    return reduce.argmax(row, ties)
 
 
 def _check_length(prompt: int, steps: int, limit: int) -> None:
@@ -65,7 +66,7 @@ def decode(
 
     rows.append(forward(weights, prompt, recipe, cache, trace, crew=crew, step=report(0)))
     for place in range(steps):
-        chosen.append(argmax(rows[-1][-1], trace))
+        chosen.append(argmax(rows[-1][-1], trace, ties=recipe.ties))
         if place + 1 == steps:
             break
         fed.append(chosen[-1] if teacher is None else teacher[place])

@@ -1,4 +1,4 @@
-"""Who does the work of large matrix products: one process or several, NumPy's steps or compiled ones. No bit depends on it.
+"""Who does the work of large matrix products: one process or several, NumPy's steps or compiled ones; not a bit moves.
 
 NumPy's calls are too short for threads to win (the interpreter's lock), so more workers are further processes: each
 maps the weights from the file that they lie in, is sent the activations, and sends back its columns. Compiled steps let
@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
@@ -27,7 +26,7 @@ from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.precision import Precision
 
 LEAST = 1 << 20
-"""Products below which a matrix product is made alone: sending it away takes about 0.1 ms (benchmarks/bench_simulate.py)."""
+"""Multiplications below which a matrix product is made alone: sending one away takes 0.1 to 0.2 ms."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -49,14 +48,14 @@ class Mapped(NamedTuple):
 class Crew:
     """So many workers with a backend. Close it, or use it as a context: its processes end with it.
 
-    `least`: a product of fewer multiplications is made alone. **Raises** PrecisionError for a backend that cannot be had.
+    `least`: a product of fewer multiplications is made alone. **Raises** PrecisionError for an unknown backend.
     """
 
     def __init__(self, workers: int = 1, backend: str = "numpy", *, least: int = LEAST) -> None:
         kernels.kit_of(backend)
         self.workers, self.backend, self._least = workers, backend, least
         self._others: list[_Worker] = []
-        self._mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # the arrays too: while kept, no other has their place
+        self._mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # a kept array's place is its own
         self._files: list[str] = []
 
     def matmul(self, a: Array, b: Array, at: Precision, *, init: Float64Array | None = None) -> Array:
@@ -87,7 +86,7 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _hands(self) -> list[_Worker]:
@@ -155,7 +154,9 @@ class _Worker:
             return pickle.load(self._process.stdout)
         except (EOFError, pickle.UnpicklingError):
             code = self._process.wait()
-            return SoftfloatError(f"A worker process ended with exit code {code} in the middle of a product. Try --workers 1.")
+            return SoftfloatError(
+                f"A worker process ended with exit code {code} in the middle of a product. Try --workers 1."
+            )
 
     def end(self) -> None:
         assert self._process.stdin is not None

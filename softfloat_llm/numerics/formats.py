@@ -7,7 +7,7 @@ names of NumPy's `finfo` where it has one. Start reading at `Format`; `format_of
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
@@ -49,6 +49,10 @@ class Format:
 
     def __repr__(self) -> str:
         return f"Format({self.name!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy or a pickle of a known format is that format itself: `fmt is f32` holds in another process too."""
+        return _unpickled, tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     def trailing_bits(self) -> int:
@@ -209,6 +213,12 @@ def format_of(name: str | Format | npt.DTypeLike) -> Format:
     if not isinstance(name, str):
         raise FormatError(f"A format is named by a string such as 'bf16', not by {name!r}.")
     return _parse(name)
+
+
+def _unpickled(*values: Any) -> Format:
+    made = Format(*values)
+    known = FORMATS.get(made.name)
+    return known if known is not None and known == made else made
 
 
 def aliases_of(fmt: Format) -> list[str]:

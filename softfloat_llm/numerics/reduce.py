@@ -79,6 +79,15 @@ def matmul(
         return _public(matmul_stages(a, b, at, init=init, crew=crew).out)
 
 
+def argmax(row: Array, ties: str = "lowest") -> int:
+    """The place of the largest value of a row (V,), the lowest (or the last) of those that share it. NaN: undefined.
+
+    >>> argmax(np.array([1, 2, 2])), argmax(np.array([1, 2, 2]), "last")
+    (1, 2)
+    """
+    return len(row) - 1 - int(np.argmax(row[::-1])) if ties == "last" else int(np.argmax(row))
+
+
 def sum_stages(x: npt.ArrayLike, at: PrecisionLike, axis: int = -1, *, init: npt.ArrayLike | None = None) -> Stages:
     """`sum`, with the accumulator before the output rounding."""
     at = precision_of(at)

@@ -51,7 +51,7 @@ def _answer(run: Run) -> str:
     lines = [] if found is None else [f"Not finite: {found}."]
     if run.generated:
         lines.append(f"{run.text_of(run.prompt_tokens)!r} goes on with {run.text_of(run.generated)!r}.")
-        steps = [_top_two(row) for row in run.step_logits]
+        steps = [_top_two(row, run.recipe.ties) for row in run.step_logits]
         gaps = [row[first] - row[second] for row, (first, second) in zip(_wide(run.step_logits), steps, strict=True)]
         least = int(np.argmin(gaps))
         top = float(_wide(run.step_logits)[least][steps[least][0]])
@@ -66,9 +66,11 @@ def _wide(logits: Array) -> Array:
     return logits.astype(np.float64)
 
 
-def _top_two(row: Array) -> tuple[int, int]:
-    """The indices of the two largest logits (V,), the lowest index among equals."""
+def _top_two(row: Array, ties: str) -> tuple[int, int]:
+    """The indices of the two largest logits (V,), the lowest index first among equals, or the last one."""
     order = np.argsort(-row.astype(np.float64), kind="stable")
+    if ties == "last":
+        order = len(row) - 1 - np.argsort(-row[::-1].astype(np.float64), kind="stable")
     return int(order[0]), int(order[min(1, len(order) - 1)])
 
 
@@ -84,7 +86,7 @@ def _table(run: Run, is_verbose: bool) -> str:
 
 def _row(run: Run, step: int, fmt: Format, is_verbose: bool) -> list[str]:
     logits = run.step_logits[step]
-    first, second = _top_two(logits)
+    first, second = _top_two(logits, run.recipe.ties)
     top, next_one = float(logits[first]), float(logits[second])
     write = code if is_verbose else decimal
     gap = top - next_one

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from softfloat_llm.numerics.formats import format_of
+from softfloat_llm.numerics.reduce import argmax
 from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.recipe import recipe_of
 from softfloat_llm.runs import Run
@@ -37,7 +38,7 @@ def made_run(
         config={},
         recipe=chosen,
         prompt_tokens=tuple(prompt),
-        generated=tuple(int(row.argmax()) for row in rows) if generated is None else tuple(generated),
+        generated=tuple(argmax(row, chosen.ties) for row in rows) if generated is None else tuple(generated),
         fed=tuple(prompt) if fed is None else tuple(fed),
         is_teacher_forced=False,
         arrays=arrays,

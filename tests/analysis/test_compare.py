@@ -148,6 +148,18 @@ def test_a_tie_goes_to_the_lowest_id_and_is_told():
     assert step.words == "flip (tie, lowest id 1 wins)"
 
 
+def test_each_run_follows_its_own_rule_for_ties():
+    """The same row, 22.375 at ids 1 and 2: one recipe takes the lowest id, the other the last."""
+    logits = [[1.0, 2.0, 3.0, 0.5], [20.0, 22.375, 22.375, -4.0]]
+    last = made_run("bf16,choice.ties=last", logits=logits)
+    found = compare(last, made_run("bf16", logits=logits))
+    step = found.steps[0]
+    assert (step.reference.token, step.run.token, found.logits.is_identical) == (1, 2, True)
+    assert step.words == "flip (tie, last id 2 wins)"
+    assert compare(last, last).steps[0].words == "same (tie, last id 2 wins)"
+    assert last.generated == (2,)
+
+
 def test_a_tie_that_changes_no_token_is_told_too():
     logits = changed(LOGITS, (1, 2), 22.375)
     (step,) = compare(made_run("bf16", logits=logits), made_run("f32")).steps

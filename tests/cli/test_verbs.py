@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from softfloat_llm.analysis.golden import golden_write
-from softfloat_llm.cli import compare, fetch, formats, golden, recipes, simulate, taps
+from softfloat_llm.cli import compare, fetch, formats, golden, margins, recipes, simulate, taps, ties
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.numerics.formats import FORMATS
 from softfloat_llm.recipe import recipe_names, recipe_of
@@ -21,6 +21,8 @@ from tests.console import Console
 VERBS = {
     "simulate": simulate.simulate,
     "compare": compare.compare,
+    "margins": margins.margins,
+    "ties": ties.ties,
     "golden write": golden.write,
     "golden check": golden.check,
     "formats": formats.formats,

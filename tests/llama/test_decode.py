@@ -32,6 +32,28 @@ def test_the_largest_logit_is_chosen_and_the_lowest_index_among_equals(row, chos
     assert argmax(round_to(np.array(row, np.float64), fmt)) == chosen
 
 
+@pytest.mark.parametrize(("row", "lowest", "last"), [
+    ([1, 2, 2, 0, 2], 1, 4), ([2, 2, 2], 0, 2), ([0.0, -0.0], 0, 1), ([3, 1], 0, 0), ([-np.inf, -np.inf], 0, 1),
+    ([7], 0, 0),
+])  # fmt: skip
+def test_among_equals_the_rule_decides(row, lowest, last):
+    """ggml_argmax updates on equality, so that of ties at 1, 3 and 4 it takes 4."""
+    logits = round_to(np.array(row, np.float64), "f16")
+    assert (argmax(logits), argmax(logits, ties="last")) == (lowest, last)
+
+
+def test_a_run_follows_the_rule_of_its_recipe(weights):
+    """A head whose rows are all alike: every logit is a tie."""
+    tensors = dict(random_tensors())
+    tensors["lm_head.weight"] = np.zeros_like(weights.lm_head)
+    equal = Weights(config_from_dict(config_dict(tie_word_embeddings=False)), tensors)
+    for ties, token in (("lowest", 0), ("last", len(weights.lm_head) - 1)):
+        recipe = recipe_of(f"bf16,choice.ties={ties}")
+        assert recipe.ties == ties
+        _, chosen, fed = decode(StoredWeights(equal, recipe), [1, 2], recipe, 3, trace=Trace(()))
+        assert (chosen, fed) == ((token,) * 3, (1, 2, token, token))
+
+
 @pytest.mark.parametrize("fmt", ["f32", "bf16", "f16", "e4m3fn", "e5m2"])
 @pytest.mark.parametrize("row", [[np.nan, 1], [1, np.nan], [np.nan, np.nan], [np.inf, np.nan]])
 def test_a_row_with_nan_is_never_a_token(row, fmt):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -188,3 +190,10 @@ def test_leading_zeros_and_foreign_digits_make_no_further_formats():
     for name in ("e\u0663m\u0662", "e" + "1" * 5000 + "m1"):
         with pytest.raises(FormatError, match="Unknown format"):
             format_of(name)
+
+
+@pytest.mark.parametrize("fmt", [*FORMATS.values(), format_of("e5m7")], ids=str)
+def test_a_pickled_format_is_the_format_itself(fmt):
+    again = pickle.loads(pickle.dumps(fmt))
+    assert again == fmt
+    assert (again is fmt) == (fmt.name in FORMATS)

@@ -59,8 +59,9 @@ EVIDENT = [
 @pytest.fixture(params=kernels.BACKENDS, autouse=True)
 def _each_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test here is made with each backend's steps."""
-    kit = kernels.kit_of(request.param)
-    monkeypatch.setattr(kernels, "NUMPY", kit)
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    monkeypatch.setattr(kernels, "NUMPY", kernels.kit_of(request.param))
 
 
 def at_of(text: str, order: str = "seq") -> Precision:

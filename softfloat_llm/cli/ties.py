@@ -1,0 +1,76 @@
+"""`softfloat-llm ties`: where the best logits become one value in a format, and the lowest id is taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softfloat_llm.analysis.ties import ties as ties_of
+from softfloat_llm.analysis.ties import ties_of_prompts
+from softfloat_llm.cli.asked import RunOrPrompt, run_of
+from softfloat_llm.cli.options import OutputFlags, PassFlags, PrecisionFlags, grouped
+from softfloat_llm.cli.screen import show, show_json, watched
+from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.errors import TokenError
+from softfloat_llm.tiny import DEFAULT_PROMPT, NEAR_TIES
+
+DEFAULT_PROMPTS = "default"
+
+
+@grouped
+def ties(
+    what: RunOrPrompt = None,
+    *,
+    format: Annotated[
+        str | None, typer.Option("--format", metavar="F", help="What the logits are rounded to; bf16 unless said.")
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option("--prompts", metavar="FILE|default", help="Several prompts, one a line, in place of a run."),
+    ] = None,
+    precision: PrecisionFlags,
+    passes: PassFlags,
+    output: OutputFlags,
+) -> int:
+    """softfloat-llm ties RUN --format bf16
+
+    Find the steps whose best logits tie when rounded to a format, all ids that tie, and the one that is taken. Without
+    a saved run, prompts are run first (in f32 without precision flags): `ties --model tiny --prompts default`.
+    """
+    with watched(is_quiet=output.is_quiet) as progress:
+        if prompts is None:
+            run = run_of(what, precision, passes, progress, default="f32")
+            found = ties_of(run, format=format or "bf16")
+        else:
+            if what is not None or passes.tokens is not None:
+                raise typer.BadParameter("--prompts cannot stand with a run, another prompt or --tokens.")
+            found = ties_of_prompts(
+                _lines(prompts),
+                model=passes.model or "tiny",
+                recipe=precision.recipe("f32"),
+                format=format or "bf16",
+                steps=passes.steps,
+                progress=progress,
+            )
+    if output.as_json:
+        show_json("ties", found.to_dict())
+        return 0
+    text = found.text(verbose=output.is_verbose)
+    show(answer_of(text) if output.is_quiet else text)
+    return 0
+
+
+def _lines(where: str) -> list[str]:
+    """The prompts of a file, or those whose two best tokens tiny knows to lie close. Raises TokenError."""
+    if where == DEFAULT_PROMPTS:
+        return [DEFAULT_PROMPT, *NEAR_TIES]
+    try:
+        text = Path(where).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenError(f"Reading the prompts from {where}: {error}.") from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise TokenError(f"Reading the prompts from {where}: there are none. Expected one a line.")
+    return lines

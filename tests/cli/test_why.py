@@ -1,0 +1,100 @@
+"""The verbs that say why a token moved: what they are asked about, what they answer, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from softfloat_llm.runs import Run
+from tests.console import Console, output
+
+ANSWERS = {
+    "margins": ["margins", "The cup is", "--steps", "8", "--format", "bf16"],
+    "ties": ["ties", "The cup is", "--steps", "20", "--recipe", "bf16"],
+    "ties of prompts": ["ties", "--prompts", "default"],
+}
+"""Commands that run on the built-in model, each in a second or so."""
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_short_and_its_tables_are_markdown_of_at_most_7_columns(name: str) -> None:
+    out = output(*ANSWERS[name])
+    assert len(out.splitlines()) < 25
+    assert str(Path.cwd()) not in out
+    for block in out.split("\n\n"):
+        rows = [line for line in block.splitlines() if line.startswith("|")]
+        columns = {len(re.findall(r"(?<!\\)\|", row)) - 1 for row in rows}
+        assert not rows or (len(columns) == 1 and columns.pop() <= 7)
+    assert out.index("prompt  ") < out.index("\nrecipe  ") < out.index("\nanswer  ") < out.index("\n|")
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_quiet_is_the_answer_alone(console: Console, name: str) -> None:
+    quiet = console(*ANSWERS[name], "-q").out
+    assert "|" not in quiet
+    assert all(line in output(*ANSWERS[name]) for line in quiet.splitlines())
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_json_is_one_object_with_sorted_keys_and_its_schema(console: Console, name: str) -> None:
+    text = console(*ANSWERS[name], "--json").out
+    told = json.loads(text)
+    assert told["schema"] == f"softfloat-llm/{ANSWERS[name][0]}/1"
+    assert text == json.dumps(told, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+@pytest.mark.parametrize("verb", ["margins", "ties"])
+def test_a_saved_run_and_the_words_that_made_it_give_one_answer(
+    console: Console, saved: dict[str, Path], verb: str
+) -> None:
+    run = Run.load(saved["ref"])
+    tokens = ",".join(str(token) for token in run.prompt_tokens)
+    by_words = console(verb, "--tokens", tokens, "--recipe", "f32", "--steps", str(run.steps), "--json")
+    assert console(verb, saved["ref"], "--json").out == by_words.out
+
+
+def test_what_is_no_run_is_a_prompt_unless_it_is_a_path(console: Console, tmp_path: Path) -> None:
+    assert "'The cup is'" in console("margins", "The cup is").out
+    for path in (tmp_path, tmp_path / "nowhere"):
+        answer = console("margins", path)
+        assert (answer.code, answer.out) == (3, "")
+        assert "holds no saved run" in answer.err
+    assert console("margins", "The" + " cup" * 99).code == 0  # too long for a file's name
+
+
+def test_a_saved_run_takes_no_words_that_it_has_said_itself(console: Console, saved: dict[str, Path]) -> None:
+    for words in (["--storage", "f16"], ["--model", "tiny"], ["--steps", "3"], ["--at", "norm.acc=f16"]):
+        answer = console("margins", saved["ref"], *words)
+        assert (answer.code, answer.out) == (2, "")
+        assert f"{words[0]}" in answer.err
+
+
+def test_ids_near_the_choice_have_their_texts_where_the_model_is_at_hand(
+    console: Console, saved: dict[str, Path]
+) -> None:
+    assert "' empty' before ' full'" in console("margins", saved["flip ref"]).out
+
+
+def test_prompts_are_read_from_a_file(console: Console, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("The cup is\n\nThe capital of France is\n")
+    out = console("ties", "--prompts", file).out
+    assert "At 1 of 2 steps" in out
+    for bad in ("", "\n \n"):
+        file.write_text(bad)
+        assert (console("ties", "--prompts", file).code, console("ties", "--prompts", tmp_path / "no").code) == (3, 3)
+    assert console("ties", "The cup is", "--prompts", "default").code == 2
+
+
+def test_wrong_words_of_margins_are_told(console: Console) -> None:
+    for words, said in (
+        (["--format", "bf61"], "Did you mean 'bf16'?"),
+        (["--within", "-1"], "0 or more"),
+        (["--compute", "f64"], "f64"),
+    ):
+        answer = console("margins", *words)
+        assert answer.code == 2, words
+        assert said in answer.err
