@@ -218,7 +218,7 @@ SITES: dict[str, Site] = {
         Site("kv.v", "values as the cache stores them", ("storage",), _CACHED),
         Site("attn.scores", "q k^T", SUM_KEYS),
         Site("attn.scale", "scores times head_dim^-1/2", (*_ELEMENTWISE, "compute"), _SCALE),
-        Site("attn.mask", "scores of keys that the query does not see", _ELEMENTWISE, _MASK),
+        Site("attn.mask", "scores of unseen keys, where they are not hidden", _ELEMENTWISE, _MASK),
         Site("attn.softmax", "probabilities", _REDUCTION, _SOFTMAX),
         Site("attn.pv", "probabilities times values", SUM_KEYS, _WEIGHTED),
         Site("attn.o_proj", "attention output: x Wo^T", SUM_KEYS),
@@ -240,7 +240,7 @@ LOGITS = "lm_head.out"
 """The tap of the logits."""
 
 TAPPED = tuple(name for name, site in SITES.items() if site.keys)
-"""The sites that have taps: all that store something."""
+"""The sites that have taps: all that store something (attn.mask only where its value is not `hidden`)."""
 
 LINEAR = (*(name for name in SITES if name.endswith("_proj")), "lm_head")
 MATMUL = (*LINEAR, "attn.scores", "attn.pv")
