@@ -57,6 +57,18 @@ class RunError(SoftfloatError):
     """A saved run that cannot be read, or two runs that cannot be compared."""
 
 
+class LiveError(SoftfloatError):
+    """An engine that is to be run is not installed here, or cannot run what it was asked to."""
+
+
+class ProbeError(SoftfloatError):
+    """A kernel that cannot be asked for the order of its sums, or whose answers contradict one another."""
+
+
+class ArrayError(SoftfloatError):
+    """A file of arrays that cannot be read, or arrays that do not fit what is asked of them."""
+
+
 class GoldenError(SoftfloatError):
     """A golden folder that is incomplete, or would be overwritten."""
 

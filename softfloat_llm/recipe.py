@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -219,11 +219,25 @@ def _spelled(parent: Recipe | None, given: Mapping[str, str], at: Mapping[str, s
 
 def recipe_names() -> list[str]:
     """The names of the recipes that the package brings."""
-    return sorted(p.name.removesuffix(".toml") for p in _folder().iterdir() if p.name.endswith(".toml"))
+    return sorted(_files("recipes") | _files("recipes/units"))
 
 
-def _folder() -> Any:
-    return resources.files("softfloat_llm") / "recipes"
+def unit_recipe_names() -> list[str]:
+    """Those of them that are made of one matrix unit or instruction: plain recipes but for their matrix products."""
+    return sorted(_files("recipes/units"))
+
+
+@cache
+def _files(folder: str) -> dict[str, Any]:
+    place = resources.files("softfloat_llm").joinpath(*folder.split("/"))
+    return {p.name.removesuffix(".toml"): p for p in place.iterdir() if p.name.endswith(".toml")}
+
+
+@cache
+def _shipped(name: str) -> dict[str, Any]:
+    """The table of a recipe of the package."""
+    file = (_files("recipes") | _files("recipes/units"))[name]
+    return _toml(file.read_text(encoding="utf-8"), name)
 
 
 def recipe_of(value: str | Path | Recipe | Mapping[str, Any]) -> Recipe:
@@ -242,8 +256,7 @@ def recipe_of(value: str | Path | Recipe | Mapping[str, Any]) -> Recipe:
 
 def _from_text(text: str) -> Recipe:
     if text in recipe_names():
-        body = (_folder() / f"{text}.toml").read_text(encoding="utf-8")
-        return _from_table(_toml(body, text), text, name=text)
+        return _from_table(_shipped(text), text, name=text)
     first, *rest = (part.strip() for part in text.split(","))
     if "=" not in first and rest:
         return _from_pairs(rest, base=_from_text(first))
@@ -252,9 +265,10 @@ def _from_text(text: str) -> Recipe:
     if re.fullmatch(r"[A-Z0-9]+(_[A-Z0-9]+)+", text):
         precision = precision_of(text)
         return Recipe(name=text, storage=precision.storage, product=precision.product, acc=str(precision.acc))
+    known = ", ".join(sorted(_files("recipes")))
     raise RecipeError(
-        f"Unknown recipe {text!r}.{nearest(text, recipe_names())} Known: {', '.join(recipe_names())}; or a .toml file,"
-        " or KEY=WORD pairs such as storage=bf16,acc=f16."
+        f"Unknown recipe {text!r}.{nearest(text, recipe_names())} Known: {known}; those of matrix units (softfloat-llm"
+        " recipes --units); or a .toml file, or KEY=WORD pairs such as storage=bf16,acc=f16."
     )
 
 
@@ -292,7 +306,7 @@ def _from_file(path: Path, above: tuple[Path, ...] = ()) -> Recipe:
 
 def _check_certificate(recipe: Recipe, path: Path) -> None:
     """Raises RecipeError where a changed copy of a shipped recipe still goes by its name, or by its evidence."""
-    claims = [shipped for shipped in map(recipe_of, recipe_names()) if _claims(recipe, shipped)]
+    claims = [recipe_of(name) for name in recipe_names() if _claims(recipe, name)]
     if claims and all(recipe.words() != shipped.words() for shipped in claims):
         raise RecipeError(
             f"Recipe {path} says other things than {claims[0].name}, but goes by its name or its evidence."
@@ -300,8 +314,8 @@ def _check_certificate(recipe: Recipe, path: Path) -> None:
         )
 
 
-def _claims(recipe: Recipe, shipped: Recipe) -> bool:
-    return recipe.name == shipped.name or bool(recipe.evidence and recipe.evidence == shipped.evidence)
+def _claims(recipe: Recipe, shipped: str) -> bool:
+    return recipe.name == shipped or bool(recipe.evidence and recipe.evidence == _shipped(shipped).get("evidence"))
 
 
 def _toml(body: str, where: str) -> dict[str, Any]:

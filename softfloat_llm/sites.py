@@ -14,6 +14,18 @@ from softfloat_llm.site_options import Count, FormatOption, Option, Positive, Wo
 
 SUM_KEYS = ("storage", "product", "acc", "order", "output")
 MODE_KEYS = ("rounding", "subnormals", "overflow")
+MEANINGS = {
+    "storage": "the format that the operands are rounded to as they come in",
+    "product": "the format that each product is rounded to, or exact",
+    "acc": "the format of the sum's accumulator (f32, f32+kahan, exact)",
+    "order": "in which order the terms are added",
+    "output": "the format of what the site gives",
+    "compute": "the format of the steps that are no sums: ties to even, subnormals kept",
+    "rounding": "the mode of every rounding of the stages; of one: acc.rounding",
+    "subnormals": "keep, ftz (results flushed), daz (operands flushed), ftz+daz",
+    "overflow": "ieee, or saturate: the largest finite value instead of an infinity",
+}
+"""What each key says that is no option of its site."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +121,7 @@ _PRODUCT: dict[str, Option] = {
 }
 _CACHED: dict[str, Option] = {
     "scale": Positive(
-        "x / scale is stored; what is read back is times scale, rounded to f32 (as vLLM reads it; kernels that fold the"
-        " scale into the softmax scale and the output round elsewhere). The scale is held in f32"
+        "x / scale is stored, and what is read is times scale, in f32 (kernels that fold the scale round elsewhere)"
     ),
     "quotient": FormatOption(
         "the format that x / scale is rounded to before the cache's",
@@ -218,7 +229,7 @@ SITES: dict[str, Site] = {
         Site("kv.v", "values as the cache stores them", ("storage",), _CACHED),
         Site("attn.scores", "q k^T", SUM_KEYS),
         Site("attn.scale", "scores times head_dim^-1/2", (*_ELEMENTWISE, "compute"), _SCALE),
-        Site("attn.mask", "scores of keys that the query does not see", _ELEMENTWISE, _MASK),
+        Site("attn.mask", "scores of unseen keys, where they are not hidden", _ELEMENTWISE, _MASK),
         Site("attn.softmax", "probabilities", _REDUCTION, _SOFTMAX),
         Site("attn.pv", "probabilities times values", SUM_KEYS, _WEIGHTED),
         Site("attn.o_proj", "attention output: x Wo^T", SUM_KEYS),
@@ -240,7 +251,7 @@ LOGITS = "lm_head.out"
 """The tap of the logits."""
 
 TAPPED = tuple(name for name, site in SITES.items() if site.keys)
-"""The sites that have taps: all that store something."""
+"""The sites that have taps: all that store something (attn.mask only where its value is not `hidden`)."""
 
 LINEAR = (*(name for name in SITES if name.endswith("_proj")), "lm_head")
 MATMUL = (*LINEAR, "attn.scores", "attn.pv")

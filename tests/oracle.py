@@ -132,7 +132,7 @@ def sum_in_order(order, terms, machine, init=None, permute=None):
         return add_up(terms, machine, init)
     if word == "blocked":
         blocks = [sum_in_order(inner, b, machine, None, permute) for b in chunks(terms, int(arguments[0]))]
-        return add_up(blocks, machine, init)
+        return add_up(blocks, machine, init, *arguments[1:])
     if word in ("lanes", "split-k"):
         size, _, neighbours = arguments[0].partition("x")
         size, groups = int(size), chunks(terms, int(neighbours or 1))
@@ -152,10 +152,12 @@ def sum_in_order(order, terms, machine, init=None, permute=None):
     return total if init is None else machine.add(init, total)
 
 
-def add_up(values, machine, init=None):
+def add_up(values, machine, init=None, stored=None):
     total = 0.0 if init is None else init
     for value in values:
         total = machine.add(total, value)
+        if stored is not None:
+            total = round_exact(total, stored, machine.mode)
     return total
 
 

@@ -28,6 +28,7 @@ SHAPES = {
     "kv.v": ("T G C", "T G C"),
     "attn.scores": ("T H C", "T H S"),
     "attn.scale": ("T H S", "T H S"),
+    "attn.mask": ("T H S", "T H S"),
     "attn.softmax": ("T H S", "T H S"),
     "attn.pv": ("T H S", "T H C"),
     "attn.o_proj": ("T HC", "T D"),

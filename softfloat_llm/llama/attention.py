@@ -1,4 +1,4 @@
-"""Attention as pure functions: rotation, scores, scale, softmax, and the values that they weigh.
+"""Attention as pure functions: rotation, scores, scale, mask, and the values that probabilities weigh.
 
 Arrays and a SiteSpec in, the site's taps out; each docstring says what is rounded, and when. Shape letters: T query
 positions, S key positions, H query heads, G kv heads, R = H/G, C head size.
@@ -6,10 +6,12 @@ positions, S key positions, H query heads, G kv heads, R = H/G, C head size.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values, terms_left
-from softfloat_llm.numerics import ops, reduce
+from softfloat_llm.llama.taps import Taps, entered_values, given_values, terms_left
+from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
@@ -23,22 +25,54 @@ def hidden_in(fmt: Format) -> float:
     return float(round_wide(np.array([HIDDEN]), fmt)[0])
 
 
-def rotate(x: Array, cos: Array, sin: Array, spec: SiteSpec) -> Taps:
-    """Half-split rotation: (x1 cos - x2 sin, x2 cos + x1 sin). x (T, H, C); cos, sin (T, C/2); the result (T, H, C).
+class Pending(NamedTuple):
+    """What is still to be done to weighted values whose probabilities are not normalised.
 
-    **Rounds:** form=each: both products and their sum, to the output; once: the exact value, to the output.
+    `factor` (T, H): the reciprocals of the sums. Where the keys come in blocks (online=N), `keys` is N, and
+    `corrections` (T, H, blocks) is what the output so far is multiplied with before each block.
+    """
+
+    factor: Array
+    keys: int = 0
+    corrections: Float64Array | None = None
+
+
+def in_pairs(x: Array, spec: SiteSpec) -> Array:
+    """Queries or keys (T, H, C) in the order of elements that the rotation takes: as given, or pairs side by side."""
+    if spec.options["pairs"] == "half-split":
+        return x
+    return np.stack(np.split(x, 2, axis=-1), axis=-1).reshape(x.shape)
+
+
+def rotate(x: Array, cos: Array, sin: Array, spec: SiteSpec) -> Taps:
+    """Each pair (x1, x2) becomes (x1 cos - x2 sin, x2 cos + x1 sin).
+
+    x (T, H, C); cos, sin (T, C/2); the result (T, H, C). pairs=half-split: elements i and i + C/2; interleaved: 2i and
+    2i + 1.
+    **Rounds:** form=each: both products and their sum, to the output; once: the exact value, to the output; fma: the
+    products with x2, to the output, then the exact sum with the other one.
     """
     entered = entered_values(x, spec)
-    half = x.shape[-1] // 2
-    first, second = widen(entered[..., :half]), widen(entered[..., half:])
+    first, second = (widen(part) for part in _pair(entered, spec))
     c, s = widen(cos)[:, None, :], widen(sin)[:, None, :]
     with np.errstate(invalid="ignore"):  # inf * 0 is NaN
-        pairs = [(first * c, -(second * s)), (second * c, first * s)]  # products of two narrow values: exact in float64
-    fmt, rules = spec.output, spec.precision.rules("output")
-    if spec.options["form"] == "each":
-        pairs = [(round_wide(p, fmt, **rules), round_wide(q, fmt, **rules)) for p, q in pairs]
-    halves = [round_sum(p, q, fmt, **rules) for p, q in pairs]
-    return Taps(entered, None, carry(np.concatenate(halves, axis=-1), fmt))
+        pairs = [(first * c, -(second * s)), (first * s, second * c)]  # of two narrow values: exact in float64
+    fmt, rules, form = spec.output, spec.precision.rules("output"), spec.options["form"]
+    if form != "once":
+        pairs = [(p, round_wide(q, fmt, **rules)) for p, q in pairs]
+    if form == "each":
+        pairs = [(round_wide(p, fmt, **rules), q) for p, q in pairs]
+    parts = [carry(round_sum(p, q, fmt, **rules), fmt) for p, q in pairs]
+    if spec.options["pairs"] == "half-split":
+        return Taps(entered, None, np.concatenate(parts, axis=-1))
+    return Taps(entered, None, np.stack(parts, axis=-1).reshape(x.shape))
+
+
+def _pair(x: Array, spec: SiteSpec) -> tuple[Array, Array]:
+    half = x.shape[-1] // 2
+    if spec.options["pairs"] == "half-split":
+        return x[..., :half], x[..., half:]
+    return x[..., ::2], x[..., 1::2]
 
 
 def scores(q: Array, k: Array, spec: SiteSpec) -> Taps:
@@ -52,53 +86,87 @@ def scores(q: Array, k: Array, spec: SiteSpec) -> Taps:
     assert taps.acc is not None
     acc_format = spec.precision.acc.format or spec.output
     fills = (None, hidden_in(acc_format), hidden_in(spec.output))
-    return taps._replace(acc=_masked(taps.acc, acc_format), out=_masked(taps.out, spec.output), fills=fills)
+    return taps._replace(acc=hide(taps.acc, acc_format), out=hide(taps.out, spec.output), fills=fills)
 
 
-def weighted_values(p: Array, v: Array, spec: SiteSpec, *, factor: Array | None = None) -> Taps:
+def weighted_values(p: Array, v: Array, spec: SiteSpec, *, pending: Pending | None = None) -> Taps:
     """Probabilities times values. p (T, H, S), v (S, G, C); the result (T, H, C).
 
-    A key that a query does not see adds a term of 0, or no term where that would move the sum. `factor` (T, H) is for
-    probabilities that are not normalised yet: the reciprocals of their sums.
+    A key that a query does not see adds a term of 0, or no term where that would move the sum. `pending` is for
+    probabilities that are not normalised yet.
     **Rounds:** p and v to the storage; then as `reduce.matmul`. The accumulator times a factor is rounded to the
-    accumulator's format before the rounding to the output.
+    accumulator's format before the rounding to the output. In blocks of keys: before each block the accumulator times
+    its correction, to the accumulator's format and to `kept`; each block is added to that, and rounded to `kept`.
     """
     spec = spec.shaped(M=p.shape[0], N=v.shape[2], K=p.shape[2], B=p.shape[1])
     at = spec.precision
-    taps = _over_seen_keys(entered_values(p, spec), entered_values(v, spec), spec)._replace(fills=(0.0, None, None))
-    if factor is None:
+    entered, values = entered_values(p, spec), entered_values(v, spec)
+    taps = _over_seen_keys(entered, values, spec, pending)._replace(fills=(0.0, None, None))
+    if pending is None:
         return taps
     assert taps.acc is not None
-    product = widen(taps.acc) * widen(factor)[..., None]
+    product = widen(taps.acc) * widen(pending.factor)[..., None]
     normalised = round_wide(product, at.acc.format or spec.output, **at.rules("acc"))
     return taps._replace(out=reduce.rounded_output(normalised, at).out)
 
 
-def _over_seen_keys(left: Array, right: Array, spec: SiteSpec) -> Taps:
+def _over_seen_keys(left: Array, right: Array, spec: SiteSpec, pending: Pending | None) -> Taps:
     """left (T, H, S) times right (S, G, C). A query whose sum more terms of 0 would change is summed over its own keys.
 
-    That is each query where `_is_moved_by_zeros` or a value is not finite (0 times a later infinity would be NaN), and
+    That is each query where `is_moved_by_zeros` or a value is not finite (0 times a later infinity would be NaN), and
     any whose sum is a zero: a fused product below the subnormals leaves -0, which a term of +0 would make +0.
     """
     positions, at = len(left), spec.precision
-    if _is_moved_by_zeros(at) or not np.isfinite(right).all():
-        alone, padding = np.arange(positions), not _is_moved_by_zeros(at)
+    if is_moved_by_zeros(at) or not np.isfinite(right).all():
+        alone, padding = np.arange(positions), not is_moved_by_zeros(at)
         taps = Taps(left, left[:0], left[:0])
     else:
-        taps, padding = _grouped(left, right.transpose(1, 0, 2), spec), False
+        taps, padding = _weighted(left, right, spec, pending), False
         assert taps.acc is not None
         is_zero = (taps.acc == 0).any(axis=(1, 2)) & at.order.is_shape_free
         alone = np.flatnonzero(is_zero[:-1])  # the last query sees every key
-    rows = {int(t): _one_query(left, right, int(t), spec, padding) for t in alone}
+    rows = {int(t): _one_query(left, right, int(t), spec, pending, padding) for t in alone}
     return _with_rows(taps, rows, positions) if rows else taps
 
 
-def _one_query(left: Array, right: Array, t: int, spec: SiteSpec, padding: bool) -> Taps:
+def _weighted(left: Array, right: Array, spec: SiteSpec, pending: Pending | None) -> Taps:
+    """left (T, H, S) times right (S, G, C): all keys at once, or block after block."""
+    if pending is None or pending.corrections is None:
+        return _grouped(left, right.transpose(1, 0, 2), spec)
+    return _in_blocks(left, right, spec, pending)
+
+
+def _in_blocks(left: Array, right: Array, spec: SiteSpec, pending: Pending) -> Taps:
+    """The same block after block: what is there so far times its correction, then the block is added to it."""
+    at, fmt = spec.precision, spec.precision.acc.format
+    assert pending.corrections is not None
+    assert fmt is not None
+    total: Array = np.zeros((*left.shape[:2], right.shape[-1]))
+    for block, start in enumerate(range(0, len(right), pending.keys)):
+        keys = slice(start, start + pending.keys)
+        corrected = round_wide(widen(total) * pending.corrections[..., block, None], fmt, **at.rules("acc"))
+        added = _grouped(left[..., keys], right[keys].transpose(1, 0, 2), spec, init=_kept(corrected, spec))
+        assert added.acc is not None
+        total = _kept(widen(added.acc), spec)
+    acc, out = reduce.rounded_output(total, at)
+    return Taps(left, acc, out, None, acc_format=fmt)
+
+
+def _kept(total: Float64Array, spec: SiteSpec) -> Float64Array:
+    """The output so far as it is kept between blocks. total (...) holds values of the accumulator's format."""
+    if spec.options["kept"] == "acc":
+        return total
+    return round_wide(total, spec.format_of("kept"), **spec.precision.rules("acc"))
+
+
+def _one_query(left: Array, right: Array, t: int, spec: SiteSpec, pending: Pending | None, padding: bool) -> Taps:
     """Query t of left (T, H, S) over the keys that it sees, right (S, G, C); with `padding`, zeros for the others."""
     seen = right[: len(right) - len(left) + t + 1]
     if padding:
         seen = np.concatenate([seen, np.zeros_like(right[len(seen) :])])
-    return _grouped(left[t : t + 1, :, : len(seen)], seen.transpose(1, 0, 2), spec)
+    if pending is not None and pending.corrections is not None:
+        pending = pending._replace(corrections=pending.corrections[t : t + 1])
+    return _weighted(left[t : t + 1, :, : len(seen)], seen, spec, pending)
 
 
 def _with_rows(taps: Taps, rows: dict[int, Taps], positions: int) -> Taps:
@@ -113,22 +181,27 @@ def _with_rows(taps: Taps, rows: dict[int, Taps], positions: int) -> Taps:
         assert tell is not None
         return tell((0, *index[1:]) if index[0] in rows else index)
 
-    formats = {row.acc_format for row in rows.values()}
-    return taps._replace(acc=stacked("acc"), out=stacked("out"), terms=terms, acc_format=formats.pop())
+    one = next(iter(rows.values()))
+    told = terms if one.terms is not None else None
+    return taps._replace(acc=stacked("acc"), out=stacked("out"), terms=told, acc_format=one.acc_format)
 
 
-def _is_moved_by_zeros(at: Precision) -> bool:
+def is_moved_by_zeros(at: Precision) -> bool:
     """True where a further term of 0 can change a sum: Kahan's correction enters with it; +0 + -0 is -0 downward."""
     return at.acc.method == "kahan" or at.rounding.acc == "toward_negative"
 
 
-def _grouped(left: Array, right: Array, spec: SiteSpec) -> Taps:
-    """left (T, H, K) times right (G, K, N), the R heads of a group as further rows: (T, H, N)."""
+def _grouped(left: Array, right: Array, spec: SiteSpec, *, init: Float64Array | None = None) -> Taps:
+    """left (T, H, K) times right (G, K, N), the R heads of a group as further rows: (T, H, N), added to init."""
     at = spec.precision
-    positions, _, length = left.shape
+    positions = left.shape[0]
     groups, share = right.shape[0], left.shape[1] // right.shape[0]
+
+    def rows(x: Array, g: int) -> Array:
+        return x[:, g * share : (g + 1) * share].reshape(-1, x.shape[-1])
+
     stages = [
-        reduce.matmul_stages(left[:, g * share : (g + 1) * share].reshape(-1, length), right[g], at)
+        reduce.matmul_stages(rows(left, g), right[g], at, init=None if init is None else rows(init, g))
         for g in range(groups)
     ]
     acc, out = (np.concatenate([part[i].reshape(positions, share, -1) for part in stages], axis=1) for i in range(2))
@@ -142,10 +215,37 @@ def _grouped(left: Array, right: Array, spec: SiteSpec) -> Taps:
 
 def scale(x: Array, factor: float, spec: SiteSpec) -> Taps:
     """Scores times a positive factor. x (T, H, S); the factor is held in `compute`. **Rounds:** once, to the output."""
+    taps = scaled(x, factor, spec)
+    fills = (hidden_in(spec.storage), None, hidden_in(spec.output))
+    enter, out = hide(taps.enter, spec.storage), hide(taps.out, spec.output)
+    return Taps(enter, None, out, fills=fills)
+
+
+def scaled(x: Array, factor: float, spec: SiteSpec) -> Taps:
+    """The same for queries or keys, x (T, H, C)."""
     held = round_wide(np.array([factor]), spec.compute)
-    entered = _masked(entered_values(x, spec), spec.storage)
-    out = _masked(given_values(widen(entered) * held, spec), spec.output)
-    return Taps(entered, None, out, fills=(hidden_in(spec.storage), None, hidden_in(spec.output)))
+    entered = entered_values(x, spec)
+    return Taps(entered, None, given_values(widen(entered) * held, spec))
+
+
+def mask(x: Array, spec: SiteSpec, *, sees_none: bool = False) -> Taps:
+    """Scores with the lowest number of the output at each key that its query does not see. x (T, H, S).
+
+    value=set-lowest puts it there, add-lowest adds it to the score (and 0 to the others). The scores of unseen keys are
+    not followed where a query sees a key too: their exponentials are 0 either way. With `sees_none` all are unseen.
+    **Rounds:** x to the storage; the sum to the output.
+    """
+    entered = entered_values(x, spec)
+    lowest = -spec.output.max
+    unseen = np.ones(x.shape, bool) if sees_none else np.broadcast_to(is_hidden(x.shape[0], x.shape[-1]), x.shape)
+    moved = np.where(unseen, lowest, 0.0)
+    if spec.options["value"] == "set-lowest":
+        total = np.where(unseen, lowest, widen(entered))
+    else:
+        total = round_sum(widen(entered), moved, spec.output, **spec.precision.rules("output"))
+        total = total if sees_none else np.where(unseen, lowest, total)
+    fills = (hidden_in(spec.storage), None, lowest)
+    return Taps(entered, None, given_values(total, spec), fills=fills)
 
 
 def is_hidden(positions: int, length: int) -> Array:
@@ -154,48 +254,6 @@ def is_hidden(positions: int, length: int) -> Array:
     return hidden[:, None, :]
 
 
-def _masked(x: Array, fmt: Format) -> Array:
+def hide(x: Array, fmt: Format) -> Array:
+    """x (T, H, S) with `HIDDEN`, as the format has it, at each key that lies after its query."""
     return np.where(is_hidden(x.shape[0], x.shape[-1]), np.array(hidden_in(fmt), x.dtype), x)
-
-
-def softmax(x: Array, spec: SiteSpec) -> tuple[Taps, Array | None]:
-    """exp(x - max) / sum of it, over the last axis. x (T, H, S), `HIDDEN` where not seen; the result (T, H, S).
-
-    With normalise=after the result is not divided yet: then the second value is 1/sum (T, H), else None.
-    **Rounds:** to `compute`: x - max, its exponential (exp=correct: correctly rounded), the sum, and the division (or,
-    with form=reciprocal, 1/sum and the product with it). Terms enter the sum as rounded to `product`; the sum is made
-    in `acc` and `order`. Last, to the output.
-    """
-    spec = spec.shaped(M=x.shape[0], N=x.shape[1], K=x.shape[2])
-    c, at = spec.compute, spec.precision
-    entered = _masked(entered_values(x, spec), spec.storage)
-    wide = np.where(is_hidden(x.shape[0], x.shape[-1]), HIDDEN, widen(entered))
-    with np.errstate(invalid="ignore"):
-        lowered = round_wide(wide - wide.max(axis=-1, keepdims=True), c)
-    terms = exponential(lowered, spec)
-    acc, total = _sums_of_seen(_as_terms(terms, at), at.with_storage(at.product or c).with_output(c))
-    acc_format = at.acc.format or c
-    taps = Taps(entered, acc, entered, fills=(hidden_in(spec.storage), None, 0.0), acc_format=acc_format)
-    if spec.options["normalise"] == "after":
-        return taps._replace(out=given_values(terms, spec)), ops.div(1.0, widen(total), c)
-    denominator = widen(total)[..., None]
-    if spec.options["form"] == "reciprocal":
-        quotient = round_wide(terms * widen(ops.div(1.0, denominator, c)), c)
-    else:
-        quotient = widen(ops.div(terms, denominator, c))
-    return taps._replace(out=given_values(quotient, spec)), None
-
-
-def _sums_of_seen(terms: Array, at: Precision) -> reduce.Stages:
-    """The sums over the last axis of terms (T, H, S), +0 at the keys that are not seen, which are left out at need."""
-    if not _is_moved_by_zeros(at):
-        return reduce.sum_stages(terms, at)
-    positions, length = terms.shape[0], terms.shape[-1]
-    parts = [reduce.sum_stages(terms[t, :, : length - positions + t + 1], at) for t in range(positions)]
-    return reduce.Stages(*(np.stack([part[i] for part in parts]) for i in range(2)))
-
-
-def _as_terms(terms: Float64Array, at: Precision) -> Array:
-    if at.product is None:
-        return terms
-    return carry(round_wide(terms, at.product, **at.rules("product")), at.product)

@@ -19,6 +19,7 @@ from softfloat_llm.llama import attention, blocks
 from softfloat_llm.llama.cache import KVCache, kept
 from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.rope import rope_table
+from softfloat_llm.llama.softmax import score_factor, softmax
 from softfloat_llm.llama.taps import Taps, stored
 from softfloat_llm.llama.weights import EMBEDDING, Weights
 from softfloat_llm.numerics.crew import ALONE, Crew
@@ -84,7 +85,8 @@ def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     q = run.dense("attn.q_proj", h, prefix + "self_attn.q_proj").reshape(-1, heads, size)  # (B*T, H, C)
     k = run.dense("attn.k_proj", h, prefix + "self_attn.k_proj").reshape(-1, groups, size)  # (B*T, G, C)
     v = run.dense("attn.v_proj", h, prefix + "self_attn.v_proj").reshape(-1, groups, size)  # (B*T, G, C)
-    both = see("attn.rope", attention.rotate(np.concatenate([q, k], axis=1), cos, sin, at("attn.rope")))
+    both = attention.in_pairs(np.concatenate([q, k], axis=1), at("attn.rope"))  # (B*T, H+G, C)
+    both = see("attn.rope", attention.rotate(both, cos, sin, at("attn.rope")))
     q, k = both[:, :heads], both[:, heads:]
     k = see("kv.k", kept(k, at("kv.k"), at("attn.rope").output))  # (B*T, G, C)
     v = see("kv.v", kept(v, at("kv.v"), at("attn.v_proj").output))  # (B*T, G, C)
@@ -139,25 +141,40 @@ def _is_unrounded_wanted(recipe: Recipe) -> bool:
 
 def _attention(q: Array, layer: int, cache: KVCache, recipe: Recipe, see: _Recorder) -> Array:
     """Attention of each sequence over its own keys, padding left out. q (B, T, H, C); the result (B*T, H*C)."""
-    at = recipe.at
     batch, length, heads, size = q.shape
-    out = np.zeros((batch, length, heads * size), at("attn.pv").output.dtype)
+    out = np.zeros((batch, length, heads, size), recipe.at("attn.pv").output.dtype)
     keys, values = cache.read(layer)  # (B, S, G, C)
     for row in range(batch):
         pad = int(cache.padding[row])
         skipped = min(max(pad - cache.length, 0), length)  # queries that are padding themselves
-        queries = length - skipped
-        if queries == 0:
-            continue
-        s = see("attn.scores", attention.scores(q[row, skipped:], keys[row, pad:], at("attn.scores")), row)  # (T, H, S)
-        s = see("attn.scale", attention.scale(s, size**-0.5, at("attn.scale")), row)
-        taps, factor = attention.softmax(s, at("attn.softmax"))
-        p = see("attn.softmax", taps, row)  # (T, H, S)
-        o = see(
-            "attn.pv", attention.weighted_values(p, values[row, pad:], at("attn.pv"), factor=factor), row
-        )  # (T, H, C)
-        out[row, skipped:] = o.reshape(queries, -1)
+        if recipe.at("attn.mask").options["value"] != "hidden":
+            for t in range(skipped):  # each sees all keys alike
+                out[row, t] = _attended(q[row, t : t + 1], keys[row], values[row], recipe, see=None, row=row)[0]
+        if skipped < length:
+            out[row, skipped:] = _attended(q[row, skipped:], keys[row, pad:], values[row, pad:], recipe, see, row)
     return out.reshape(batch * length, heads * size)
+
+
+def _attended(q: Array, k: Array, v: Array, recipe: Recipe, see: _Recorder | None, row: int) -> Array:
+    """Attention of one sequence. q (T, H, C), k and v (S, G, C); the result (T, H, C). Without `see`, q sees no key."""
+    at, is_masked = recipe.at, recipe.at("attn.mask").options["value"] != "hidden"
+
+    def tap(site: str, taps: Taps) -> Array:
+        return taps.out if see is None else see(site, taps, row)
+
+    on, factor = at("attn.scale").options["on"], score_factor(q.shape[-1], at("attn.scale"), at("attn.softmax"))
+    if on != "scores":
+        q = tap("attn.scale", attention.scaled(q, factor, at("attn.scale")))
+    if on == "both":
+        k = attention.scaled(k, factor, at("attn.scale")).out
+    s = tap("attn.scores", attention.scores(q, k, at("attn.scores")))  # (T, H, S)
+    if on == "scores":
+        s = tap("attn.scale", attention.scale(s, factor, at("attn.scale")))
+    if is_masked:
+        s = tap("attn.mask", attention.mask(s, at("attn.mask"), sees_none=see is None))
+    taps, pending = softmax(s, at("attn.softmax"))
+    p = tap("attn.softmax", taps)  # (T, H, S)
+    return tap("attn.pv", attention.weighted_values(p, v, at("attn.pv"), pending=pending))
 
 
 def checked_tokens(tokens: npt.ArrayLike, config: Config) -> Array:

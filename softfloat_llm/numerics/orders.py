@@ -52,8 +52,9 @@ class Level:
 class Order:
     """The shape of a summation. `Order(text)` parses the text form; equal texts are equal orders.
 
-    `seq` `reverse` `pairwise` `tree:adj` `tree:half` `tree:@FILE` `lanes:W[:half|adj|seq]` `blocked:B`
-    `split-k:S[:FORMAT]` `perm:SEED`, and `A > B`: the blocks, lanes or chunks of A are each summed in order B.
+    `seq` `reverse` `pairwise` `tree:adj` `tree:half` `tree:@FILE` `lanes:W[:half|adj|seq]`
+    `blocked:B[:FORMAT]` `split-k:S[:FORMAT]` `perm:SEED`, and `A > B`: the blocks, lanes or chunks of A are each summed
+    in order B. A format: chunks are rounded to it before they join; what blocks are added to is after each of them.
     `swap:N`: the terms of each group of N neighbours in reverse (VDPBF16PS takes pairs odd first: `swap:2`).
     `lanes:WxG`: G neighbours go to one lane together. Lanes may also join by distances, `lanes:16:8.1.2.4`: lane l with
     lane l + 8, what is left at distance 1, and so on.
@@ -153,7 +154,7 @@ def _parse_level(part: str, text: str) -> Level:
 
 
 def _parse_options(level: Level, rest: Sequence[str], part: str, text: str) -> Level:
-    _expect(len(rest) <= (1 if level.head in ("lanes", "split-k") else 0), part, text, "too many arguments")
+    _expect(len(rest) <= (level.head in ("lanes", "blocked", "split-k")), part, text, "too many arguments")
     if not rest:
         return level
     if level.head == "lanes":
@@ -215,7 +216,8 @@ def _build(levels: tuple[Level, ...], terms: tuple[int, ...], text: str) -> Node
         case "blocked":
             blocks = (_build(inner, block, text) for block in _chunks(terms, level.size))
             # a lone term that its own order rounds is a block of one, not a term that enters unrounded
-            return Chain(tuple(Join((block,)) if isinstance(block, int) else block for block in blocks))
+            parts = tuple(Join((block,)) if isinstance(block, int) else block for block in blocks)
+            return Chain(parts, level.partial)
         case "split-k":
             return _split(level, inner, terms, text)
         case "vector":
@@ -375,7 +377,7 @@ def _relabelled(root: Node, terms: tuple[int, ...]) -> Node:
                 return terms[node]
             case Rounded():
                 return Rounded(parts[0], node.format)
-            case Chain() | Join():
+            case Chain() | Join():  # as read from a file, where what is stored is a node of its own
                 return type(node)(tuple(parts))
         raise AssertionError(node)  # no other node is read from a file that can be run
 

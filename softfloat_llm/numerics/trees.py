@@ -4,7 +4,8 @@ A tree is made of
 
 * an `int` k: term k. On its own it means R(term);
 * `Chain(parts)`: acc = +0 (or the initial value, in the outermost chain); then for each part acc = R(acc + part).
-  A term enters as it is, unrounded where the product is exact; a node enters as its value;
+  A term enters as it is, unrounded where the product is exact; a node enters as its value. `Chain(parts, stored)`:
+  acc is rounded to that format after each part too (it is stored between two blocks of a sum);
 * `Join(parts)`: the value of the first part, then R(... + value of the next). A term inside a join is rounded first;
 * `Rounded(node, format)`: the node's value rounded to a format before it goes on;
 * `Fused(node, terms, adder)`: the node's value and the terms, added by a multi-operand adder. What that joins with what
@@ -29,9 +30,10 @@ from softfloat_llm.numerics.formats import Format, format_of
 
 @dataclass(frozen=True)
 class Chain:
-    """acc = +0, then each part in turn: terms enter unrounded, nodes as their value."""
+    """acc = +0, then each part in turn: terms enter unrounded, nodes as their value; acc is rounded to `stored`."""
 
     parts: tuple[Node, ...]
+    stored: Format | None = None
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,9 @@ class Tree:
 
     @cached_property
     def shape(self) -> Node:
-        """The root, with what each multi-operand adder joins instead of its name."""
-        return fold(self.root, _shape_of) if any(name == "fuse" for name, _ in self.program()) else self.root
+        """The root, with what each multi-operand adder joins instead of its name, and each stored sum as `Rounded`."""
+        is_plain = all(name not in ("fuse", "round") for name, _ in self.program())
+        return self.root if is_plain else fold(self.root, _shape_of)
 
     @cached_property
     def _additions(self) -> tuple[Instruction, ...]:
@@ -172,6 +175,11 @@ def _shape_of(node: Node, parts: list[Node]) -> Node:
             return node.adder.shape(parts[0], node.terms)
         case Rounded():
             return Rounded(parts[0], node.format)
+        case Chain(stored=Format() as fmt) if parts:
+            running: Node = Rounded(parts[0], fmt)
+            for part in parts[1:]:
+                running = Rounded(Join((running, part)), fmt)
+            return running
         case _:
             return type(node)(tuple(parts))
 
@@ -221,7 +229,7 @@ def _compile(root: Node) -> Iterator[Instruction]:
                 stack += [("round", top.format), top.node]
             case Chain():
                 yield ("init" if top is outermost else "zero", None)
-                stack.extend(reversed([step for part in top.parts for step in _chain_steps(part)]))
+                stack.extend(reversed([step for part in top.parts for step in _chain_steps(part, top.stored)]))
             case Join():
                 stack.extend(reversed([top.parts[0], *(step for p in top.parts[1:] for step in (p, ("add", None)))]))
             case Fused():
@@ -231,8 +239,9 @@ def _compile(root: Node) -> Iterator[Instruction]:
                 stack.extend(reversed([*in_turn, ("flat", len(in_turn))]))
 
 
-def _chain_steps(part: Node) -> list[Node | Instruction]:
-    return [("enter", (part,))] if isinstance(part, int) else [part, ("add", None)]
+def _chain_steps(part: Node, stored: Format | None) -> list[Node | Instruction]:
+    steps: list[Node | Instruction] = [("enter", (part,))] if isinstance(part, int) else [part, ("add", None)]
+    return [*steps, ("round", stored)] if stored is not None else steps
 
 
 def _merge_enters(instructions: Iterator[Instruction]) -> Iterator[Instruction]:

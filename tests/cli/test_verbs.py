@@ -107,7 +107,7 @@ def test_flags_are_put_upon_the_recipe(console: Console) -> None:
 
 
 def test_taps_lists_what_a_real_pass_keeps_in_that_order_and_shape() -> None:
-    run = simulate_run(taps=("*",), recipe="bf16")
+    run = simulate_run(taps=("*",), recipe="bf16,attn.mask.value=add-lowest")
     declared = taps.tap_shapes(open_model("tiny").config)
     assert list(declared) == list(run.names)
     for name, shape in declared.items():

@@ -20,7 +20,7 @@ from softfloat_llm.numerics.rounding import MODES, round_to
 
 ORDERS = [
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:4", "lanes:8:adj", "blocked:7", "split-k:3",
-    "split-k:2:bf16", "perm:5", "blocked:32 > lanes:2",
+    "split-k:2:bf16", "perm:5", "blocked:32 > lanes:2", "blocked:9:bf16", "blocked:16:f16 > lanes:2",
 ]  # fmt: skip
 FAST = {
     "f32 native, exact products": ("f16,acc=f32", "native"),
@@ -169,7 +169,7 @@ def test_fast_form_equals_its_twin_in_every_shape_and_with_initial_values(name: 
         assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at), (m, k, n))
         assert at.acc.format is not None
         init = finite_code(rng, (m, n), at.acc.format).astype(np.float64)
-        for order in ("seq", "pairwise", "split-k:2:bf16"):
+        for order in ("seq", "pairwise", "split-k:2:bf16", "blocked:8:bf16"):
             with_order = at_of(FAST[name][0], order)
             found = kernels.matmul(a, b, with_order, init=init)
             assert_same_bits(found, twin(a, b, with_order, init), (m, k, n, order))

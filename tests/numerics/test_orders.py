@@ -33,7 +33,13 @@ def nested(n, text="0", left=True):
 # --- Text -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", [*TABLE, "split-k:2:bf16", "split-k:4:f16 > lanes:8"])
+STORED = [
+    "blocked:4:bf16", "blocked:3:bf16 > lanes:2", "lanes:2 > blocked:2:bf16", "blocked:1:f16",
+    "blocked:6:f16 > pairwise",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*TABLE, *STORED, "split-k:2:bf16", "split-k:4:f16 > lanes:8"])
 def test_an_order_parses_back_from_what_it_prints(text):
     order = Order(text)
     assert str(order) == text
@@ -58,8 +64,9 @@ def test_different_orders_differ():
         ("sqe", "Did you mean 'seq'?"), ("", "Unknown order ''"), ("lanes", "lanes:W"), ("lanes:0", "0 is below 1"),
         ("lanes:-1", "'-1' is not a whole number"), ("lanes:٣", "not a whole number"), ("lanes:99999", "at most 65536"),
         ("lanes:4x0", "0 is below 1"), ("lanes:4x", "after 'x'"), ("swap", "swap:N"), ("swap:0", "0 is below 1"),
-        ("lanes:8:left", "half, adj, seq"), ("blocked:4:2", "too many arguments"), ("seq:1", "takes no argument"),
+        ("lanes:8:left", "half, adj, seq"), ("blocked:4:f16:2", "too many arguments"), ("seq:1", "takes no argument"),
         ("split-k:2:b16", "stored in a format"), ("tree", "takes an argument"), ("tree:left", "tree:adj, tree:half or"),
+        ("blocked:2:b16", "stored in a format"),
         ("lanes:8 > pairwis", "Did you mean 'pairwise'?"), ("pairwise > seq", "Before '>' stands one of"),
         ("seq > seq", "'seq' has no blocks"), ("blocked:4 >", "Unknown order ''"), ("fused", "fused:UNIT"),
         ("tree:@/no/such/file", "No such file"), ("perm:x", "not a whole number"),
@@ -107,6 +114,7 @@ def test_shape_free_orders_are_those_that_zeros_at_the_end_do_not_change():
         ("blocked:2", 5, Chain((Chain((0, 1)), Chain((2, 3)), Chain((4,))))),
         ("blocked:2 > pairwise", 3, Chain((Join((0, 1)), Join((2,))))),
         ("split-k:2", 5, Join((Chain((0, 1, 2)), Chain((3, 4))))),
+        ("blocked:2:bf16", 3, Chain((Chain((0, 1)), Chain((2,))), bf16)),
         ("split-k:2:bf16", 2, Join((Rounded(Chain((0,)), bf16), Rounded(Chain((1,)), bf16)))),
         ("split-k:4", 5, Join((Chain((0, 1)), Chain((2, 3)), Chain((4,))))),
         ("swap:2", 5, Chain((1, 0, 3, 2, 4))),
@@ -119,7 +127,7 @@ def test_the_tree_is_that_of_the_table(text, n, tree):
     assert Order(text).tree(n).root == tree
 
 
-@pytest.mark.parametrize("text", TABLE)
+@pytest.mark.parametrize("text", [*TABLE, *STORED])
 def test_every_term_stands_in_the_tree_once(text):
     for n in range(71):
         assert sorted(Order(text).tree(n).leaves) == list(range(n))
@@ -128,6 +136,7 @@ def test_every_term_stands_in_the_tree_once(text):
 def test_a_tree_prints_its_brackets():
     assert str(Order("split-k:2").tree(5)) == "(0+1+2)+(3+4)"
     assert str(Order("split-k:2:bf16").tree(3)) == "bf16(0+1)+bf16(2)"
+    assert str(Order("blocked:2:bf16").tree(5)) == "bf16(bf16(bf16(0+1)+(2+3))+(4))"
     assert str(Order("pairwise").tree(1)) == "0"
     assert repr(Order("pairwise").tree(3)) == "Tree(3, (0+1)+2)"
 
@@ -147,7 +156,7 @@ def test_a_negative_number_of_terms_is_refused():
 # --- The mask probe -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", TABLE)
+@pytest.mark.parametrize("text", [*TABLE, *(text for text in STORED if ":bf16" in text)])
 def test_every_order_reveals_itself_to_the_mask_probe(text):
     """+M at i, -M at j, ones elsewhere: what survives counts the leaves outside the smallest subtree with i and j."""
     huge = 2.0**100
@@ -210,6 +219,34 @@ def test_a_tree_file_reads_back_and_sums_the_same_bits(text, tmp_path):
     assert Order(str(order)) == order
     assert order.tree(13) == tree
     assert reduce.sum(x, f"storage=f16,acc=f16,order={order}") == reduce.sum(x, f"storage=f16,acc=f16,order={text}")
+
+
+@pytest.mark.parametrize("text", STORED)
+def test_a_tree_file_says_what_a_blocked_sum_stores(text, tmp_path):
+    """In the file it is a node of its own; the additions and roundings are the same."""
+    x = np.random.default_rng(2).standard_normal((30, 13)).astype(np.float16)
+    tree = Order(text).tree(13)
+    write_tree(tree, tmp_path / "tree.json")
+    assert read_tree(tmp_path / "tree.json") == tree
+    assert tree != Order(text.replace(":f16", "").replace(":bf16", "")).tree(13)
+    sums = [reduce.sum(x, f"storage=f16,acc=f32,output=f32,order={order}").tolist()
+            for order in (text, f"tree:@{tmp_path / 'tree.json'}")]  # fmt: skip
+    assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize("inner", ["seq", "lanes:2", "pairwise"])
+def test_a_blocked_sum_that_is_stored_in_its_accumulator_s_format_is_the_blocked_sum(inner):
+    x = np.random.default_rng(3).standard_normal((30, 41)).astype(np.float32)
+    texts = [f"blocked:8{stored} > {inner}" for stored in ("", ":f32", ":bf16")]
+    plain, same, other = (reduce.sum(x, f"storage=f32,acc=f32,order={t}", init=0.25).tolist() for t in texts)
+    assert plain == same != other
+
+
+def test_partial_sums_that_are_stored_in_f16_round_once_a_block():
+    """2048 + 1 + 1 in blocks of one term: each 2049 ties back to 2048 as it is stored; in f32 nothing is lost."""
+    for stored, total in (("", 2050.0), (":f16", 2048.0)):
+        assert reduce.sum([2048, 1, 1], f"storage=f16,acc=f32,output=f32,order=blocked:1{stored}") == total
+    assert reduce.sum([2048, 1, 1], "storage=f16,acc=f32,output=f32,order=blocked:3:f16") == 2050.0
 
 
 def test_a_tree_file_may_stand_inside_another_order(tmp_path):

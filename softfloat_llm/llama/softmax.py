@@ -1,0 +1,115 @@
+"""Softmax over the keys that a query sees: all at once, or block after block as flash attention makes it.
+
+Shape letters as in `attention`. Start reading at `softmax`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from softfloat_llm.llama.attention import HIDDEN, Pending, hidden_in, hide, is_hidden, is_moved_by_zeros
+from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values
+from softfloat_llm.numerics import functions, ops, reduce
+from softfloat_llm.numerics.formats import Array, Float64Array
+from softfloat_llm.numerics.precision import Precision
+from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
+from softfloat_llm.site_specs import SiteSpec
+
+
+def score_factor(size: int, scale: SiteSpec, softmax: SiteSpec) -> float:
+    """What scores are scaled by: C^(-1/2), times log2(e) where the softmax raises 2; q and k each by its root."""
+    factor = float(size**-0.5)
+    if softmax.options["base"] == "2":
+        factor *= _LOG2E
+    return math.sqrt(factor) if scale.options["on"] == "both" else factor
+
+
+_LOG2E = 1.4426950408889634  # log2(e) rounded to float64
+
+
+def softmax(x: Array, spec: SiteSpec) -> tuple[Taps, Pending | None]:
+    """exp(x - max) / sum of it, over the last axis. x (T, H, S), `HIDDEN` where not seen; the result (T, H, S).
+
+    With normalise=after the result is not divided yet: then the second value says what is left to do, else it is None.
+    **Rounds:** to `compute`: x - max, its exponential (exp=correct: correctly rounded; base=2: 2 to it), the sum, and
+    the division (or, with form=reciprocal, 1/sum and the product with it). Terms (sum_of=rounded: as rounded to the
+    output) enter the sum as rounded to `product`; the sum is made in `acc` and `order`. Last, to the output. With
+    online=N: as `_online`.
+    """
+    spec = spec.shaped(M=x.shape[0], N=x.shape[1], K=x.shape[2])
+    c, at = spec.compute, spec.precision
+    entered = hide(entered_values(x, spec), spec.storage)
+    wide = np.where(is_hidden(x.shape[0], x.shape[-1]), HIDDEN, widen(entered))
+    taps = Taps(entered, None, entered, fills=(hidden_in(spec.storage), None, 0.0), acc_format=at.acc.format or c)
+    if int(spec.options["online"]):
+        return _online(wide, taps, spec)
+    terms = _powers(wide, wide.max(axis=-1, keepdims=True), spec)
+    acc, total = _sums_of_seen(_as_terms(terms, spec), _summing(spec))
+    taps = taps._replace(acc=acc)
+    if spec.options["normalise"] == "after":
+        return taps._replace(out=given_values(terms, spec)), Pending(ops.div(1.0, widen(total), c))
+    denominator = widen(total)[..., None]
+    if spec.options["form"] == "reciprocal":
+        quotient = round_wide(terms * widen(ops.div(1.0, denominator, c)), c)
+    else:
+        quotient = widen(ops.div(terms, denominator, c))
+    return taps._replace(out=given_values(quotient, spec)), None
+
+
+def _online(wide: Float64Array, taps: Taps, spec: SiteSpec) -> tuple[Taps, Pending]:
+    """Blocks of N keys, each against the largest score so far. wide (T, H, S), -inf where not seen.
+
+    **Rounds:** in each block as `softmax` does; exp(old largest - new) to `compute`, the correction; then the sum so
+    far times it plus that of the block, once, to `acc`.
+    """
+    keys, at = int(spec.options["online"]), _summing(spec)
+    assert at.acc.format is not None
+    top, total = np.full((*wide.shape[:2], 1), HIDDEN), np.zeros(wide.shape[:2])
+    parts, corrections = [], []
+    for start in range(0, wide.shape[-1], keys):
+        block = wide[..., start : start + keys]
+        largest = np.maximum(top, block.max(axis=-1, keepdims=True))
+        parts.append(_powers(block, largest, spec))
+        corrections.append(_powers(top, largest, spec))
+        own = widen(reduce.sum_stages(_as_terms(parts[-1], spec), at).acc)
+        total = round_sum(total * corrections[-1][..., 0], own, at.acc.format, **at.rules("acc"))
+        top = largest
+    acc, out = reduce.rounded_output(total, at)
+    factor = ops.div(1.0, widen(out), spec.compute)
+    taps = taps._replace(acc=acc, out=given_values(np.concatenate(parts, axis=-1), spec))
+    return taps, Pending(factor, keys, np.concatenate(corrections, axis=-1))
+
+
+def _powers(x: Float64Array, largest: Float64Array, spec: SiteSpec) -> Float64Array:
+    """e or 2 to x - largest, both steps rounded to `compute`."""
+    with np.errstate(invalid="ignore"):  # -inf less -inf is NaN
+        lowered = round_wide(x - largest, spec.compute)
+    if spec.options["base"] == "2":
+        return functions.function_wide("pow", (np.full_like(lowered, 2.0), lowered), spec.compute)
+    return exponential(lowered, spec)
+
+
+def _summing(spec: SiteSpec) -> Precision:
+    """The stages of the sum: its terms are values of `product`, its result one of `compute`."""
+    at = spec.precision
+    return at.with_storage(at.product or spec.compute).with_output(spec.compute)
+
+
+def _sums_of_seen(terms: Array, at: Precision) -> reduce.Stages:
+    """The sums over the last axis of terms (T, H, S), +0 at the keys that are not seen, which are left out at need."""
+    if not is_moved_by_zeros(at):
+        return reduce.sum_stages(terms, at)
+    positions, length = terms.shape[0], terms.shape[-1]
+    parts = [reduce.sum_stages(terms[t, :, : length - positions + t + 1], at) for t in range(positions)]
+    return reduce.Stages(*(np.stack([part[i] for part in parts]) for i in range(2)))
+
+
+def _as_terms(terms: Float64Array, spec: SiteSpec) -> Array:
+    """What the sum is of, as it enters it."""
+    at = spec.precision
+    given: Array = widen(given_values(terms, spec)) if spec.options["sum_of"] == "rounded" else terms
+    if at.product is None:
+        return given
+    return carry(round_wide(widen(given), at.product, **at.rules("product")), at.product)

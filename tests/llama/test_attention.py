@@ -1,0 +1,168 @@
+"""Attention against scalar twins in fractions: rotation, scores, scale, mask, softmax in all forms, weighted values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softfloat_llm.llama import attention
+from softfloat_llm.llama.attention import Pending
+from softfloat_llm.llama.softmax import softmax
+from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.recipe import recipe_of
+from tests import scalar_llama
+from tests.oracle import assert_same
+
+FORMATS = ["bf16", "f16", "f32"]
+
+
+def at(recipe, site):
+    return recipe_of(recipe).at(site)
+
+
+def drawn(shape, fmt="f32", seed=0, scale=1.0):
+    return round_to(np.random.default_rng(seed).standard_normal(shape) * scale, fmt)
+
+
+def values(x):
+    """As nested lists of Python floats."""
+    return np.asarray(x).astype(np.float64).tolist()
+
+
+# --- rotation ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("form", ["each", "once"])
+def test_a_rotation_is_its_scalar_twin(fmt, form):
+    x, table = drawn((3, 2, 6), fmt, 10), drawn((3, 6), fmt, 11)
+    got = attention.rotate(x, table[:, :3], table[:, 3:], at(f"{fmt},attn.rope.form={form}", "attn.rope")).out
+    want = [[scalar_llama.rotate(head, row[:3], row[3:], storage=fmt, output=fmt, form=form) for head in heads]
+            for heads, row in zip(values(x), values(table), strict=True)]  # fmt: skip
+    assert_same(got, want)
+
+
+def test_a_rotation_with_an_f32_table_rounds_once_to_bf16():
+    x, table = drawn((2, 1, 4), "bf16", 12), drawn((2, 4), "f32", 13)
+    spec = at("bf16,rope.table=f32,attn.rope.form=once", "attn.rope")
+    got = attention.rotate(x, table[:, :2], table[:, 2:], spec).out
+    want = [[scalar_llama.rotate(h[0], r[:2], r[2:], storage="bf16", output="bf16", form="once")]
+            for h, r in zip(values(x), values(table), strict=True)]  # fmt: skip
+    assert_same(got, want)
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "f16,acc=f16", "f32", "bf16,order=lanes:2"])
+def test_scores_are_scalar_dot_products_with_the_keys_of_the_group_up_to_the_query(recipe):
+    spec = at(recipe, "attn.scores")
+    fmt, acc, order = str(spec.storage), str(spec.precision.acc), str(spec.precision.order)
+    product = str(spec.precision.product or "exact")
+    q, k = drawn((2, 4, 6), fmt, 14), drawn((5, 2, 6), fmt, 15)  # queries at positions 3 and 4
+    got = attention.scores(q, k, spec)
+    want = [[[scalar_llama.dot(values(q)[t][h], values(k)[s][h // 2], product=product, acc=acc, order=order,
+                               output=fmt)[1] if s <= t + 3 else -np.inf for s in range(5)]
+             for h in range(4)] for t in range(2)]  # fmt: skip
+    assert_same(got.out, want)
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "f16,acc=f16", "f32", "bf16,order=lanes:2"])
+def test_weighted_values_are_scalar_dot_products_over_the_keys_that_are_seen(recipe):
+    spec = at(recipe, "attn.pv")
+    fmt, acc, order = str(spec.storage), str(spec.precision.acc), str(spec.precision.order)
+    product = str(spec.precision.product or "exact")
+    p, v = np.abs(drawn((3, 4, 3), fmt, 16)), drawn((3, 2, 5), fmt, 17)
+    p = np.where(attention.is_hidden(3, 3), np.zeros((), p.dtype), p)
+    got = attention.weighted_values(p, v, spec).out
+    want = [[[scalar_llama.dot(values(p)[t][h][: t + 1], [values(v)[s][h // 2][c] for s in range(t + 1)],
+                               product=product, acc=acc, order=order, output=fmt)[1] for c in range(5)]
+             for h in range(4)] for t in range(3)]  # fmt: skip
+    assert_same(got, want)
+
+
+SOFTMAXES = {
+    "": {},
+    ",attn.softmax.form=reciprocal": {"form": "reciprocal"},
+    ",attn.softmax.acc=f16": {"acc": "f16"},
+    ",attn.softmax.acc=bf16,attn.softmax.compute=bf16": {"acc": "bf16", "compute": "bf16"},
+    ",attn.softmax.compute=f16,attn.softmax.form=reciprocal": {"compute": "f16", "form": "reciprocal"},
+    ",attn.softmax.order=lanes:4": {"order": "lanes:4"},
+    ",attn.softmax.acc=exact": {"acc": "exact"},
+    ",attn.softmax.product=bf16": {"product": "bf16"},
+    ",attn.softmax.product=exact": {"product": "exact"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("words", SOFTMAXES)
+def test_softmax_is_its_scalar_twin_over_the_keys_that_are_seen(fmt, words):
+    x = drawn((3, 2, 9), fmt, 18, 4.0)  # queries at positions 6, 7 and 8
+    got = softmax(x, at(fmt + words, "attn.softmax"))[0].out
+    for t in range(3):
+        for head in range(2):
+            seen = values(x)[t][head][: t + 7]
+            want = scalar_llama.softmax(seen, storage=fmt, output=fmt, **SOFTMAXES[words])
+            assert_same(got[t, head], want + [0.0] * (2 - t))
+
+
+def equal_scores(count, fmt, recipe):
+    return softmax(round_to(np.zeros((1, 1, count)), fmt), at(recipe, "attn.softmax"))[0]
+
+
+def test_the_softmax_of_4096_equal_scores_sticks_at_2048_in_an_f16_sum():
+    taps = equal_scores(4096, "f16", "f16,attn.softmax.acc=f16")
+    assert values(taps.acc) == [[2048.0]]
+    assert set(values(taps.out)[0][0]) == {2.0**-11}
+    assert set(values(equal_scores(4096, "f16", "f16").out)[0][0]) == {1 / 4096}
+    assert set(values(equal_scores(4096, "f16", "f16,attn.softmax.acc=f16,attn.softmax.order=lanes:8").out)[0][0]) == {
+        1 / 4096
+    }
+
+
+def test_the_softmax_of_512_equal_scores_gives_one_256th_in_a_bf16_sum():
+    assert set(values(equal_scores(512, "bf16", "bf16,attn.softmax.acc=bf16").out)[0][0]) == {1 / 256}
+    assert set(values(equal_scores(512, "bf16", "bf16").out)[0][0]) == {1 / 512}
+
+
+@pytest.mark.parametrize(("size", "q", "k", "first", "second"), [
+    (128, 1.0078125, 3.0, 0.265625, 0.267578125), (128, 1.0078125, 1.0078125, 0.08935546875, 0.08984375),
+])  # fmt: skip
+def test_scaling_q_first_is_another_number_than_scaling_the_score_where_the_scale_is_no_power_of_two(
+    size, q, k, first, second
+):
+    spec = at("bf16,attn.scale.compute=bf16", "attn.scale")
+    one = np.ones((1, 1, 1))
+    factor = size**-0.5
+    scaled_q = values(attention.scale(round_to(one * q, "bf16"), factor, spec).out)[0][0][0]
+    assert float(round_to(scaled_q * k, "bf16")) == first
+    score = round_to(one * float(round_to(q * k, "bf16")), "bf16")
+    assert values(attention.scale(score, factor, spec).out) == [[[second]]]
+    assert float(round_to(factor, "bf16")) == 0.08837890625
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_scale_is_held_in_compute_and_the_product_rounded_once(fmt):
+    x = drawn((1, 2, 1), fmt, 19, 5.0)
+    for compute in ("f32", "bf16"):
+        got = attention.scale(x, 48**-0.5, at(f"{fmt},attn.scale.compute={compute}", "attn.scale")).out
+        want = [[[scalar_llama.scaled(v[0], 48**-0.5, storage=fmt, output=fmt, compute=compute)] for v in values(x)[0]]]
+        assert_same(got, want)
+
+
+def test_a_sum_that_ends_at_negative_zero_is_the_same_alone_and_beside_later_queries():
+    """A fused product below the subnormals leaves -0; the +0 of a key that is not seen must not make it +0."""
+    tiny = np.float16(2.0**-24)
+    p = np.array([[[tiny, 0.0]], [[tiny, 0.0]]], np.float16)  # (T, H, S): the first query sees one key
+    v = np.array([[[-tiny]], [[1.0]]], np.float16)  # (S, G, C)
+    spec = recipe_of("f16,acc=f16").at("attn.pv")
+    both = attention.weighted_values(p, v, spec)
+    alone = attention.weighted_values(p[:1, :, :1], v[:1], spec)
+    assert np.signbit(alone.out[0]).all()
+    np.testing.assert_array_equal(np.signbit(both.out[0]), np.signbit(alone.out[0]))
+
+
+def test_a_factor_after_the_sum_flushes_as_the_accumulator_does():
+    spec = recipe_of("bf16,attn.pv.subnormals=ftz+daz,attn.pv.output=f32").at("attn.pv")
+    p, v = (np.full((1, 1, 1), x, spec.storage.dtype) for x in (1.0, 2.0**-126))
+    assert attention.weighted_values(p, v, spec, pending=Pending(np.full((1, 1), 0.5))).out.item() == 0.0
