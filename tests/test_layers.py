@@ -34,7 +34,7 @@ SIDEWAYS = {
 }  # equal ranks, this way only
 NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
-    "formats", "exact", "rounding", "ops", "enclosures", "approximations", "special_values", "functions", "glibc",
+    "formats", "exact", "stochastic", "rounding", "ops", "enclosures", "approximations", "special_values", "functions", "glibc",
     "engine_functions", "trees", "adders", "orders", "precision", "fused", "operands", "accumulate", "tiles", "steps",
     "exact_products", "compiled", "kernels", "crew", "reduce",
 ]  # fmt: skip

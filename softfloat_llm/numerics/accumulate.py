@@ -16,9 +16,10 @@ import numpy as np
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, f64
 from softfloat_llm.numerics.fused import Pairs
-from softfloat_llm.numerics.operands import rounded_product
+from softfloat_llm.numerics.operands import rounded_product, rule_of
 from softfloat_llm.numerics.precision import Accumulator, Precision
 from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, widen
+from softfloat_llm.numerics.stochastic import Part, Stochastic
 from softfloat_llm.numerics.trees import Instruction
 
 Terms = Callable[[int], Float64Array]
@@ -34,13 +35,21 @@ class Arithmetic(Protocol):
 
 
 class Plain:
-    """acc = R(acc + term)."""
+    """acc = R(acc + term). A stochastic R takes the random words of the next step each time."""
 
-    def __init__(self, fmt: Format, mode: str, overflow: str, subnormals: str, is_fused: bool) -> None:
-        self.format, self.mode = fmt, mode
+    def __init__(self, fmt: Format, mode: str | Stochastic, overflow: str, subnormals: str, is_fused: bool) -> None:
+        self.format, self._mode, self._steps = fmt, mode, 0
         self.options = {"overflow": overflow, "subnormals": subnormals}
         self.is_daz = "daz" in subnormals
         self.is_fused = is_fused  # a term is an exact product, which no instruction sees as an operand
+
+    @property
+    def mode(self) -> str | Stochastic:
+        """How the next result is rounded."""
+        if isinstance(self._mode, str):
+            return self._mode
+        self._steps += 1
+        return self._mode.at_step(self._steps)
 
     def add(self, x: Float64Array, y: Float64Array) -> Float64Array:
         """R(x + y)."""
@@ -155,15 +164,18 @@ _F32 = Accumulator(f32)
 _METHODS = {"plain": Plain, "kahan": Kahan, "neumaier": Neumaier}
 
 
-def arithmetic_of(acc: Accumulator, at: Precision, terms: Float64Array | None = None) -> Plain:
+def arithmetic_of(
+    acc: Accumulator, at: Precision, terms: Float64Array | None = None, *, part: Part | None = None
+) -> Plain:
     """The steps of the accumulator of a precision (not of the exact one, which has no steps).
 
-    Where all its `terms` are given, and the hardware's own addition does the same, that.
+    Where all its `terms` are given, and the hardware's own addition does the same, that. `part`: which sums of a larger
+    array these are, for random words.
     """
     assert acc.format is not None
     is_fused = at.product is None
     kind: type[Plain] = NativeF32 if terms is not None and NativeF32.is_exact_for(at, terms) else _METHODS[acc.method]
-    return kind(acc.format, at.rounding.acc, at.overflow.acc, at.subnormals.acc, is_fused)
+    return kind(acc.format, rule_of(at, "acc", part), at.overflow.acc, at.subnormals.acc, is_fused)
 
 
 def terms_of(left: Array, right: Array, at: Precision) -> Terms:

@@ -61,7 +61,7 @@ class Crew:
     def matmul(self, a: Array, b: Array, at: Precision, *, init: Float64Array | None = None) -> Array:
         """As `kernels.matmul`. a (M, K), b (K, N): transposed weights, which must not change while the crew lives."""
         products = a.shape[0] * a.shape[1] * b.shape[1]
-        if self.backend != "numpy" or self.workers == 1 or products < self._least:
+        if self.backend != "numpy" or self.workers == 1 or products < self._least or at.is_stochastic:
             return kernels.matmul(a, b, at, init=init, workers=self.workers, backend=self.backend)
         bounds = np.linspace(0, b.shape[1], self.workers + 1).astype(int).tolist()
         mine, *others = (slice(start, stop) for start, stop in pairwise(bounds))

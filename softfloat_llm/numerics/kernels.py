@@ -18,9 +18,10 @@ from softfloat_llm.errors import PrecisionError, nearest
 from softfloat_llm.numerics import exact_products
 from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
-from softfloat_llm.numerics.operands import carried, widened
+from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
-from softfloat_llm.numerics.precision import EXACT, Precision
+from softfloat_llm.numerics.precision import EXACT, PerStage, Precision
+from softfloat_llm.numerics.rounding import carry, round_wide
 from softfloat_llm.numerics.steps import (
     Fused,
     Kit,
@@ -35,6 +36,7 @@ from softfloat_llm.numerics.steps import (
     stays_in_range,
     wide_enough,
 )
+from softfloat_llm.numerics.stochastic import Part
 from softfloat_llm.numerics.tiles import Piece, Products, can_round, spread, term_bits
 
 _TILE = 8192  # accumulators: a ufunc call of 0.4 us is then a quarter of a pass (benchmarks/bench_matmul.py)
@@ -53,6 +55,8 @@ def matmul(
     `backend`: `numpy`, or `numba`, which gives the same bits.
     **Rounds:** as `reduce.dot`. **Raises** FormatError where a or b has a value that `at.storage` cannot hold.
     """
+    if at.is_stochastic:
+        return _stochastic(a, b, at, init)
     if at.acc == EXACT:
         return exact_products.matmul(a, b, at, init=init)
     kit = kit_of(backend)
@@ -81,6 +85,39 @@ class _Job(NamedTuple):
 @lru_cache(maxsize=4)
 def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="softfloat-matmul")
+
+
+# --- random words -----------------------------------------------------------------------------------------------------
+
+
+def _stochastic(a: Array, b: Array, at: Precision, init: Float64Array | None) -> Array:
+    """`matmul` where a stage rounds by random words: each element has its own, whatever the tiles. The evident form."""
+    if at.acc == EXACT:  # rounded to odd first, so that the words are those of the whole
+        odd = Precision(at.storage, product=at.product, acc="exact", output=f64, rounding=_to_odd_output(at))
+        return round_wide(exact_products.matmul(a, b, odd, init=init), at.output, **at.rules("output"))
+    out = np.empty((a.shape[0], b.shape[1]))
+    for columns in _ranges(b.shape[1], max(64, _WIDENED // (8 * max(1, a.shape[1])))):
+        right = carried(b[:, columns], "b", at, np.dtype(np.float64))
+        for rows in _ranges(a.shape[0], _ROWS):
+            part = Part(rows.start, columns.start, b.shape[1])
+            left = carried(a[rows], "a", at, np.dtype(np.float64))
+            start = None if init is None else init[rows, columns]
+            out[rows, columns] = _stochastic_tile(left, right, at, part, start)
+    return carry(out, at.acc.format) if at.acc.format is f32 else out
+
+
+def _stochastic_tile(left: Array, right: Array, at: Precision, part: Part, start: Float64Array | None) -> Float64Array:
+    """left (M, K), right (K, n) float64; the result (M, n)."""
+    k, shape = left.shape[1], (left.shape[0], right.shape[1])
+
+    def term(k: int) -> Float64Array:
+        return rounded_product(left[:, k, None], right[k], at, part=part, step=k)
+
+    return follow(at.order.tree(k).program(), term, arithmetic_of(at.acc, at, part=part), shape, start)
+
+
+def _to_odd_output(at: Precision) -> PerStage:
+    return at.rounding._replace(output="to_odd")
 
 
 # --- which form ------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics.formats import CARRIERS, Array, Float64Array, Format, bf16, f16
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import as_float64, flush, round_wide
+from softfloat_llm.numerics.stochastic import Part, Stochastic
 
 _WORD = np.dtype(np.uint32)
 _UPPER_HALF = np.uint32(0xFFFF_0000)
@@ -65,16 +66,28 @@ def check_held(wide: Float64Array, name: str, fmt: Format, stage: str = "storage
         )
 
 
-def rounded_product(x: Float64Array, y: Float64Array, at: Precision) -> Float64Array:
+def rule_of(at: Precision, stage: str, part: Part | None = None, step: int = 0) -> str | Stochastic:
+    """The rounding mode of a stage; one by random words takes those of the part, and of the step."""
+    rule: str | Stochastic = at.rules(stage)["mode"]
+    if isinstance(rule, str):
+        return rule
+    return rule.at_step(step) if part is None else rule.for_part(part).at_step(step)
+
+
+def rounded_product(
+    x: Float64Array, y: Float64Array, at: Precision, *, part: Part | None = None, step: int = 0
+) -> Float64Array:
     """The products of x and y (...), as the product stage leaves them: exact, or rounded once to its format.
 
-    Exact in float64 for storage of at most 24 significand bits.
+    Exact in float64 for storage of at most 24 significand bits. `part` and `step` say which products these are, for
+    random words.
     """
     with np.errstate(all="ignore"):
         exact = x * y
     if at.product is None:
         return exact
-    return round_wide(exact, at.product, **at.rules("product"))
+    rules = at.rules("product") | {"mode": rule_of(at, "product", part, step)}
+    return round_wide(exact, at.product, **rules)
 
 
 Widen = Callable[[Array, np.dtype[Any]], Array]

@@ -17,7 +17,8 @@ from softfloat_llm.errors import PrecisionError, WordError, nearest
 from softfloat_llm.numerics.adders import Adder
 from softfloat_llm.numerics.formats import Format, f32, format_of, tf32
 from softfloat_llm.numerics.orders import Order
-from softfloat_llm.numerics.rounding import MODES, OVERFLOWS, SUBNORMALS, check_option
+from softfloat_llm.numerics.rounding import MODES, OVERFLOWS, SUBNORMALS, check_option, check_rounding
+from softfloat_llm.numerics.stochastic import stochastic_of
 
 _RULE_KEYS = ("mode", "overflow", "subnormals")
 STAGES = ("storage", "product", "acc", "output")
@@ -119,6 +120,10 @@ class Precision:
         """Storage f64 is for looking: its products are not exact in float64, so they must be asked for as rounded."""
         if self.order.adder is not None:
             self._check_adder(self.order.adder)
+        stages = (self.storage, self.product, self.acc.format, self.output)
+        for fmt, word, stage in zip(stages, self.rounding, STAGES, strict=True):
+            if fmt is not None and fmt.precision > 24 and stochastic_of(word):
+                raise PrecisionError(f"{stage}.rounding={word}: of {fmt} there are no further bits to round by.")
         is_narrow = self.storage.precision <= 24
         is_usual = (self.rounding.product, self.overflow.acc, self.subnormals.acc) == ("ties_to_even", "ieee", "keep")
         if is_narrow or (self.product == self.storage and is_usual):
@@ -151,9 +156,19 @@ class Precision:
             if is_there:
                 raise PrecisionError(f"Order {self.order.text!r} with {problem}.")
 
-    def rules(self, stage: str) -> dict[str, str]:
-        """How a stage rounds, as keyword arguments of `round_wide`, `round_sum` and `round_block`."""
-        return {key: getattr(words, stage) for key, words in zip(_RULE_KEYS, self._modes(), strict=True)}
+    def rules(self, stage: str) -> dict[str, Any]:
+        """How a stage rounds, as keyword arguments of `round_wide`, `round_sum` and `round_block`.
+
+        A stage that rounds stochastically takes random words of its own, and not those of the others.
+        """
+        rules = {key: getattr(words, stage) for key, words in zip(_RULE_KEYS, self._modes(), strict=True)}
+        rule = stochastic_of(rules["mode"])
+        return rules if rule is None else rules | {"mode": rule.named(stage)}
+
+    @property
+    def is_stochastic(self) -> bool:
+        """True where a stage rounds by random words."""
+        return any(stochastic_of(word) for word in self.rounding)
 
     def _modes(self) -> tuple[PerStage, PerStage, PerStage]:
         return self.rounding, self.overflow, self.subnormals
@@ -224,7 +239,10 @@ def _per_stage(key: str, words: str | Mapping[str, str] | PerStage, known: tuple
         if stage not in STAGES:
             hint = nearest(stage, STAGES)
             raise PrecisionError(f"{key} of unknown stage {stage!r}.{hint} Stages: {', '.join(STAGES)}.")
-        check_option(key, word, known)
+        if key == "rounding":
+            check_rounding(word)
+        else:
+            check_option(key, word, known)
     return PerStage(*(words.get(stage, usual) for stage in STAGES))
 
 

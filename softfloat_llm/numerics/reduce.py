@@ -107,7 +107,7 @@ def dot_stages(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: n
     left, right = np.broadcast_arrays(left, right)
     if at.order.adder is not None:
         return _fused(left, right, at, init)
-    return _reduced(rounded_product(left, right, at), at, init)
+    return _reduced(_products(left, right, at), at, init)
 
 
 def matmul_stages(
@@ -121,6 +121,14 @@ def matmul_stages(
     start = _start(init, (a.shape[0], b.shape[1]), at)
     acc = crew.matmul(a, b, at, init=start)
     return rounded_output(acc, at)
+
+
+def _products(left: Float64Array, right: Float64Array, at: Precision) -> Float64Array:
+    """The terms (..., K) of sums; term k takes the random words of step k."""
+    if not at.is_stochastic:
+        return rounded_product(left, right, at)
+    terms = [rounded_product(left[..., k], right[..., k], at, step=k) for k in range(left.shape[-1])]
+    return np.stack(terms, axis=-1) if terms else rounded_product(left, right, at)
 
 
 def _reduced(terms: Float64Array, at: Precision, init: npt.ArrayLike | None) -> Stages:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from softfloat_llm.errors import FormatError, nearest
 from softfloat_llm.numerics import exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, decode, encode, f16, f32, f64, format_of
+from softfloat_llm.numerics.stochastic import Stochastic, stochastic_of
 
 Mode = Literal["ties_to_even", "ties_to_away", "toward_zero", "toward_positive", "toward_negative", "to_odd"]
 Overflow = Literal["ieee", "saturate"]
@@ -30,9 +31,21 @@ _NATIVE = {f16: np.float16, f32: np.float32}  # NumPy casts from float64 to thes
 
 
 def check_mode(mode: str) -> None:
-    """Raises FormatError for a word that is not a rounding mode."""
+    """Raises FormatError for a word that is not a deterministic rounding mode."""
+    if mode in MODES:
+        return
+    if isinstance(mode, str) and stochastic_of(mode):
+        raise FormatError(f"{mode!r} is for round_to and the stages of a precision; here: {', '.join(MODES)}.")
+    raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, MODES)} Known: {', '.join(MODES)}.")
+
+
+def check_rounding(mode: str | Stochastic) -> None:
+    """Raises FormatError for what is neither a rounding mode nor `stochastic:BITS:SEED`."""
+    if isinstance(mode, Stochastic) or (mode not in MODES and stochastic_of(mode)):
+        return
     if mode not in MODES:
-        raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, MODES)} Known: {', '.join(MODES)}.")
+        known = ", ".join((*MODES, "stochastic[:BITS[:SEED]]"))
+        raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, (*MODES, 'stochastic'))} Known: {known}.")
 
 
 def check_option(name: str, value: str, known: tuple[str, ...]) -> None:
@@ -42,7 +55,12 @@ def check_option(name: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def round_to(
-    x: Any, fmt: str | Format, mode: str = "ties_to_even", *, overflow: str = "ieee", subnormals: str = "keep"
+    x: Any,
+    fmt: str | Format,
+    mode: str | Stochastic = "ties_to_even",
+    *,
+    overflow: str = "ieee",
+    subnormals: str = "keep",
 ) -> Any:
     """x rounded once to the format.
 
@@ -51,7 +69,8 @@ def round_to(
     **Rounds:** once, from the exact value. `overflow="ieee"`: as the mode says, or NaN in a format without infinities;
     `"saturate"`: the largest finite value. `subnormals`: `daz` takes an x that is subnormal in its own format (that of
     its dtype; of plain numbers and float64: in `fmt`) for a zero; `ftz` gives a zero where the rounding with unbounded
-    exponent lies below the smallest normal value.
+    exponent lies below the smallest normal value. `mode`: one of MODES, or `stochastic:BITS:SEED` (see
+    `stochastic.Stochastic`), where the element at place i of x (in C order) takes random word i of the seed.
     **Raises** FormatError for an unknown format, mode or option, or an x that is not real numbers.
 
     >>> round_to(257, "bf16"), round_to(1 + 2**-8 + 2**-40, "bf16"), round_to(0.1, "bf16", "toward_zero")
@@ -60,7 +79,7 @@ def round_to(
     **Source:** IEEE 754-2019, sections 4.3 and 7.4 to 7.5.
     """
     fmt = format_of(fmt)
-    check_mode(mode)
+    check_rounding(mode)
     check_option("overflow", overflow, OVERFLOWS)
     check_option("subnormals", subnormals, SUBNORMALS)
     values = _as_given(x)
@@ -101,8 +120,12 @@ def _fits_53_bits(values: Array) -> bool:
     return int(values.max()) <= 1 << 53 and int(values.min()) >= -(1 << 53)
 
 
-def _round_objects(values: Array, fmt: Format, mode: str, overflow: str, subnormals: str) -> Float64Array:
+def _round_objects(values: Array, fmt: Format, mode: str | Stochastic, overflow: str, subnormals: str) -> Float64Array:
     """Integers beyond 53 bits, Fractions and extended floats, one by one through the exact form."""
+    if mode not in MODES:
+        odd = _round_objects(values, f64, "to_odd", "ieee", subnormals)
+        return round_wide(odd, fmt, mode, overflow=overflow, subnormals=subnormals)
+    assert isinstance(mode, str)
     options = {"overflow": overflow, "subnormals": subnormals}
     reals = [_real(v) for v in values.ravel().tolist()]
     if "daz" in subnormals:
@@ -144,7 +167,12 @@ def widen(x: Array) -> Float64Array:
 
 
 def round_wide(
-    x: Float64Array, fmt: Format, mode: str = "ties_to_even", *, overflow: str = "ieee", subnormals: str = "keep"
+    x: Float64Array,
+    fmt: Format,
+    mode: str | Stochastic = "ties_to_even",
+    *,
+    overflow: str = "ieee",
+    subnormals: str = "keep",
 ) -> Float64Array:
     """`round_to` for float64 arrays, without moving the result to the format's carrier dtype.
 
@@ -173,7 +201,7 @@ _ROWS_AT_ONCE = 1 << 18  # elements: so that the float64 temporaries stay small
 
 
 def round_block(
-    x: Array, fmt: Format, mode: str = "ties_to_even", *, overflow: str = "ieee", subnormals: str = "keep"
+    x: Array, fmt: Format, mode: str | Stochastic = "ties_to_even", *, overflow: str = "ieee", subnormals: str = "keep"
 ) -> Array:
     """`round_to` for large arrays of at most 24 significand bits: block by block, by one cast where that is the same.
 
@@ -190,9 +218,15 @@ def round_block(
             if is_narrow and is_plain and fmt.name in _ONE_CAST:
                 rounded = block.astype(np.float32).astype(fmt.dtype)
             else:
-                rounded = round_to(block, fmt, mode, overflow=overflow, subnormals=subnormals)
+                rule = _from_index(mode, start)
+                rounded = round_to(block, fmt, rule, overflow=overflow, subnormals=subnormals)
             flat_out[start : start + _ROWS_AT_ONCE] = rounded
     return out
+
+
+def _from_index(mode: str | Stochastic, first: int) -> str | Stochastic:
+    rule = None if mode in MODES else stochastic_of(mode)
+    return mode if rule is None else rule.from_index(first)
 
 
 def flush(x: Float64Array, fmt: Format) -> Float64Array:
@@ -200,7 +234,7 @@ def flush(x: Float64Array, fmt: Format) -> Float64Array:
     return np.where(np.abs(x) < fmt.smallest_normal, np.copysign(0.0, x), x)
 
 
-def _on_grid(x: Float64Array, fmt: Format, mode: str, floor: float) -> Float64Array:
+def _on_grid(x: Float64Array, fmt: Format, mode: str | Stochastic, floor: float) -> Float64Array:
     """x rounded to `precision` bits; below `floor` (a power of two) to the grid of `floor`. No overflow, no specials.
 
     The scaling by the quantum is exact: it is a power of two, and the quotient stays below 2^precision. (An infinite x
@@ -217,11 +251,13 @@ _INTEGER_UFUNCS = {
 }  # fmt: skip
 
 
-def _to_integer(y: Float64Array, mode: str) -> Float64Array:
+def _to_integer(y: Float64Array, mode: str | Stochastic) -> Float64Array:
     """y rounded to an integer; a zero keeps the sign of y. |y| below 2^53, or y already an integer."""
     if mode in _INTEGER_UFUNCS:
         integer: Float64Array = _INTEGER_UFUNCS[mode](y)
         return integer
+    if mode not in MODES and (rule := stochastic_of(mode)):
+        return rule.to_integer(y)
     below = np.trunc(y)
     rest = np.abs(y - below)
     if mode == "ties_to_away":
@@ -232,19 +268,19 @@ def _to_integer(y: Float64Array, mode: str) -> Float64Array:
     return away
 
 
-def _flush_tiny(rounded: Float64Array, x: Float64Array, fmt: Format, mode: str) -> Float64Array:
+def _flush_tiny(rounded: Float64Array, x: Float64Array, fmt: Format, mode: str | Stochastic) -> Float64Array:
     """Tininess after rounding with unbounded exponent: 2^emin (1 - 2^-p-1) is kept, 2^emin (1 - 2^-p) is flushed."""
     is_small = np.abs(x) < fmt.smallest_normal
     if not is_small.any():
         return rounded
-    unbounded = _on_grid(x[is_small], fmt, mode, 2.0**-1000)
+    unbounded = _on_grid(x, fmt, mode, 2.0**-1000)[is_small]
     kept = np.where(np.abs(unbounded) < fmt.smallest_normal, np.copysign(0.0, unbounded), unbounded)
     flushed = np.asarray(rounded)  # of a single number, NumPy made a scalar
     flushed[is_small] = kept
     return flushed
 
 
-def _overflowed(rounded: Float64Array, fmt: Format, mode: str, overflow: str) -> Float64Array:
+def _overflowed(rounded: Float64Array, fmt: Format, mode: str | Stochastic, overflow: str) -> Float64Array:
     is_beyond = np.abs(rounded) > fmt.max
     if not is_beyond.any():
         return rounded
@@ -260,7 +296,7 @@ def _overflowed(rounded: Float64Array, fmt: Format, mode: str, overflow: str) ->
     return np.where(is_beyond, result, rounded)
 
 
-def _overflow_goes_away(mode: str, is_negative: Array) -> Any:
+def _overflow_goes_away(mode: str | Stochastic, is_negative: Array) -> Any:
     match mode:
         case "toward_positive":
             return ~is_negative
@@ -306,7 +342,13 @@ def to_odd_pair(s: Float64Array, e: Float64Array) -> Float64Array:
 
 
 def round_pair(
-    s: Float64Array, e: Float64Array, fmt: Format, mode: str, *, overflow: str = "ieee", subnormals: str = "keep"
+    s: Float64Array,
+    e: Float64Array,
+    fmt: Format,
+    mode: str | Stochastic,
+    *,
+    overflow: str = "ieee",
+    subnormals: str = "keep",
 ) -> Float64Array:
     """The real number s + e (s = fl(s + e)) rounded once to the format; float64 arrays in and out."""
     if fmt is not f64:
@@ -331,7 +373,13 @@ def round_pair(
 
 
 def round_sum(
-    x: Float64Array, y: Float64Array, fmt: Format, mode: str, *, overflow: str = "ieee", subnormals: str = "keep"
+    x: Float64Array,
+    y: Float64Array,
+    fmt: Format,
+    mode: str | Stochastic,
+    *,
+    overflow: str = "ieee",
+    subnormals: str = "keep",
 ) -> Float64Array:
     """x + y rounded once to the format; float64 arrays in and out.
 
