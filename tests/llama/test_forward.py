@@ -384,3 +384,14 @@ def test_weights_stored_for_another_recipe_are_refused():
     weights = weights_of()
     with pytest.raises(RecipeError, match="stored as the recipe f16 asks, not bf16"):
         forward(StoredWeights(weights, recipe_of("f16")), [1], recipe_of("bf16"))
+
+
+@pytest.mark.parametrize("site", TAPPED)
+def test_each_site_alone_may_lie_in_another_16_bit_format_than_all_others(site):
+    """f16 and bf16 have no common NumPy dtype: what is put side by side is stored in the site's format first."""
+    try:
+        logits, _ = passed(weights_of(), [1, 2, 3], f"f16,{site}=bf16")
+    except RecipeError as error:
+        assert "They must share a format" in str(error)
+    else:
+        assert np.isfinite(logits.astype(np.float64)).all()
