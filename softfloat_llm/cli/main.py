@@ -22,6 +22,7 @@ from softfloat_llm.cli.groups import verb_with
 from softfloat_llm.cli.margins import margins
 from softfloat_llm.cli.promote import promote_verb
 from softfloat_llm.cli.recipes import recipes
+from softfloat_llm.cli.recipes_check import check_verb
 from softfloat_llm.cli.screen import say, show, silence_stdout
 from softfloat_llm.cli.simulate import simulate
 from softfloat_llm.cli.taps import taps
@@ -54,7 +55,7 @@ _SUMMARIES = {
     taps: "The named values of a forward pass.",
     fetch: "Get a model.",
 }
-_FURTHER = {formats: {"promote": promote_verb}}
+_FURTHER = {formats: {"promote": promote_verb}, recipes: {"check": check_verb}}
 
 
 def _show_version(is_asked: bool) -> None:
