@@ -14,6 +14,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from softfloat_llm.cli.bisect import bisect
+from softfloat_llm.cli.budget import budget
 from softfloat_llm.cli.compare import compare
 from softfloat_llm.cli.fetch import fetch
 from softfloat_llm.cli.formats import formats
@@ -50,6 +52,8 @@ _SUMMARIES = {
     compare: "Differences of two saved runs, the first divergence, flips.",
     margins: "top1 - top2 of each step, in ulps of a format.",
     ties: "Steps whose best logits tie in a format.",
+    budget: "How much of an error each stage or site makes.",
+    bisect: "Which site's precision flipped a token.",
     formats: "What each number format is.",
     recipes: "The precision policies of engines, as data.",
     taps: "The named values of a forward pass.",
