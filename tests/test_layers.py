@@ -36,8 +36,8 @@ SIDEWAYS = {
 NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "rounding", "ops", "enclosures", "approximations", "special_values", "functions", "glibc",
-    "engine_functions", "trees", "adders", "orders", "precision", "fused", "operands", "accumulate", "tiles", "steps",
-    "exact_products", "kernels", "reduce",
+    "mkl", "engine_functions", "trees", "adders", "mkl_orders", "orders", "precision", "fused", "operands",
+    "accumulate", "tiles", "steps", "exact_products", "kernels", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {
