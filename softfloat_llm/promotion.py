@@ -6,6 +6,7 @@ A promotion decides in which format a line of somebody's model is computed; here
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -97,6 +98,12 @@ def types() -> tuple[str, ...]:
 def note(rules: str) -> str:
     """What is to be known of f64 and i64 under these rules; empty where nothing is."""
     return str(_data()[rules].get("note", ""))
+
+
+def spelling(rules: str, *, is_c: bool = False) -> Mapping[str, str]:
+    """Type -> its name in the library's own messages, or in its C++."""
+    names: Mapping[str, str] = _data()[rules]["c_names" if is_c else "names"]
+    return names
 
 
 def _type_of(word: str, kind: str) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
 
 from softfloat_llm.conditions import Condition
 from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest
 from softfloat_llm.numerics.formats import Format, f32, format_of
 from softfloat_llm.numerics.precision import Precision, precision_of_keys
 from softfloat_llm.site_options import FormatOption
-from softfloat_llm.sites import MODE_KEYS, SITES, Site, is_selector, select, specificity
+from softfloat_llm.sites import MATMUL, MODE_KEYS, SITES, Site, is_selector, select, specificity
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,14 @@ class Setting:
         return self.key if self.when is None else f"{self.key} if {self.when}"
 
 
+class Piece(NamedTuple):
+    """Rows and columns of a product that are made alike."""
+
+    rows: slice
+    columns: slice
+    precision: Precision
+
+
 @dataclass(frozen=True)
 class SiteSpec:
     """What applies at one site: its stages, the format of its other steps, and its options."""
@@ -49,16 +59,44 @@ class SiteSpec:
     """Settings for certain shapes, the one that wins first."""
 
     def shaped(self, **dims: int) -> SiteSpec:
-        """What applies at these dimensions: M rows, N columns, K terms, and B such products at once."""
+        """What applies at these dimensions: M rows, N columns, K terms, and B such products at once.
+
+        Its rules are those that are left, which speak of some rows or columns: see `pieces`.
+        """
         chosen: dict[str, Setting] = {}
+        left: list[Setting] = []
         for rule in self.rules:
             assert rule.when is not None
-            if rule.key not in chosen and rule.when.holds(dims):
+            if rule.key in chosen or not rule.when.holds(dims):
+                continue
+            if rule.when.has_place:
+                left.append(rule)
+            else:
                 chosen[rule.key] = rule
-        return self._replaced(tuple(chosen.values())) if chosen else self
+        return self._replaced(tuple(chosen.values()), tuple(left)) if self.rules else self
 
-    def _replaced(self, chosen: tuple[Setting, ...]) -> SiteSpec:
-        return _shaped_spec(self.site, tuple(self.settings.values()), chosen)
+    def pieces(self, rows: int, columns: int) -> list[Piece]:
+        """A product of these dimensions, cut where its order changes. Of a spec that is `shaped`."""
+        sizes = {"M": rows, "N": columns}
+        bounds: dict[str, list[int]] = {}
+        for axis, size in sizes.items():
+            cuts = {cut for rule in self.rules if rule.when for cut in rule.when.cuts(sizes, axis) if 0 < cut < size}
+            bounds[axis] = [0, *sorted(cuts), size]
+        return [
+            Piece(slice(top, bottom), slice(start, stop), self.precision_at(sizes, top, start))
+            for top, bottom in pairwise(bounds["M"])
+            for start, stop in pairwise(bounds["N"])
+        ]
+
+    def precision_at(self, sizes: Mapping[str, int], m: int, n: int) -> Precision:
+        """The stages of row m and column n of a product of these sizes, M and N. Of a spec that is `shaped`."""
+        for rule in self.rules:  # the first one wins
+            if rule.when and rule.when.holds_at(sizes, m, n):
+                return self._replaced((rule,)).precision
+        return self.precision
+
+    def _replaced(self, chosen: tuple[Setting, ...], left: tuple[Setting, ...] = ()) -> SiteSpec:
+        return _shaped_spec(self.site, tuple(self.settings.values()), chosen, left)
 
     @property
     def storage(self) -> Format:
@@ -117,8 +155,10 @@ def _is_ended(rule: Setting, plain: Setting | None, layer: tuple[Setting, ...]) 
 
 
 @lru_cache(maxsize=512)
-def _shaped_spec(site: str, settings: tuple[Setting, ...], chosen: tuple[Setting, ...]) -> SiteSpec:
-    return site_spec(SITES[site], {s.key: s for s in (*settings, *chosen)}, ())
+def _shaped_spec(
+    site: str, settings: tuple[Setting, ...], chosen: tuple[Setting, ...], left: tuple[Setting, ...]
+) -> SiteSpec:
+    return site_spec(SITES[site], {s.key: s for s in (*settings, *chosen)}, left)
 
 
 def site_spec(site: Site, settings: Mapping[str, Setting], rules: tuple[Setting, ...]) -> SiteSpec:
@@ -193,6 +233,10 @@ def _check_rule(setting: Setting) -> None:
             f"{setting}: {setting.key!r} cannot depend on the shape{where}. What can: product, acc, order, rounding,"
             " subnormals and overflow of the sites that make sums."
         )
+    if setting.when.has_place and setting.key != "order":
+        raise RecipeError(f"{setting}: only the order can depend on where an element stands, not {setting.key!r}.")
+    if setting.when.has_place and not set(takers(setting)) <= set(MATMUL):
+        raise RecipeError(f"{setting}: those of the sums that have rows and columns are {', '.join(MATMUL)}.")
 
 
 def _has_taker(selector: str, key: str) -> bool:

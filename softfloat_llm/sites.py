@@ -194,7 +194,12 @@ _ROPE_TABLE: dict[str, Option] = {
         {"compute": "that of the other steps"},
     ),
     "functions": Words(
-        "which cosine and sine", {"correct": "correctly rounded", "glibc": "cosf and sinf of the GNU C library"}
+        "which cosine and sine",
+        {
+            "correct": "correctly rounded",
+            "glibc": "cosf and sinf of the GNU C library",
+            "mkl": "those of MKL at high accuracy, which are PyTorch's on x86",
+        },
     ),
 }
 _ROPE: dict[str, Option] = {

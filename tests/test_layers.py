@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 RANKS = {
     "errors": 0, "numerics": 1,
     "conditions": 2, "site_options": 2, "site_specs": 2, "sites": 2, "recipe": 2, "trace": 2, "promotion": 2,
+    "refusals": 3,
     "llama": 3, "io": 3, "tiny": 3,
     "runs": 4, "analysis": 5, "live": 5, "report": 6, "lessons": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
@@ -34,9 +35,9 @@ SIDEWAYS = {
 }  # equal ranks, this way only
 NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
-    "formats", "exact", "stochastic", "rounding", "ops", "enclosures", "approximations", "special_values", "functions", "glibc",
-    "engine_functions", "trees", "adders", "orders", "precision", "fused", "operands", "accumulate", "tiles", "steps",
-    "exact_products", "compiled", "kernels", "crew", "reduce",
+    "formats", "exact", "stochastic", "rounding", "ops", "enclosures", "approximations", "special_values", "functions",
+    "glibc", "mkl", "engine_functions", "trees", "adders", "mkl_orders", "orders", "precision", "fused", "operands",
+    "accumulate", "tiles", "steps", "exact_products", "compiled", "kernels", "crew", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

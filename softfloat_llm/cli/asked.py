@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from softfloat_llm.analysis.budget import telling_step
 from softfloat_llm.analysis.names import named
-from softfloat_llm.cli.options import PassFlags, PrecisionFlags
+from softfloat_llm.analysis.step_logits import Count, Question, question
+from softfloat_llm.cli.options import AskFlags, PrecisionFlags, quoted
 from softfloat_llm.errors import RunError
 from softfloat_llm.io.progress import Progress
+from softfloat_llm.recipe import Recipe, recipe_of
 from softfloat_llm.runs import Run, simulate
 
 RunOrPrompt = Annotated[
@@ -36,9 +41,13 @@ def saved_run(what: str | None) -> Run | None:
     return named(Run.load(what)) if is_run else None
 
 
-def refuse_words(precision: PrecisionFlags, passes: PassFlags) -> None:
-    """Raises typer.BadParameter where flags would say again what a saved run has said."""
-    given = [*precision.words(), *passes.words(), *([] if passes.steps == PassFlags.steps else ["--steps"])]
+def refuse_words(precision: PrecisionFlags, asked: AskFlags, *, with_model: bool = False) -> None:
+    """Raises typer.BadParameter where flags would say again what a saved run has said.
+
+    `with_model`: --model may say where its weights are now.
+    """
+    words = (replace(asked, model=None) if with_model else asked).words()
+    given = [*precision.words(), *words, *([] if asked.steps == AskFlags.steps else ["--steps"])]
     if given:
         raise typer.BadParameter(f"{given[0]} cannot stand with a saved run, which has its model, recipe and tokens.")
 
@@ -46,14 +55,82 @@ def refuse_words(precision: PrecisionFlags, passes: PassFlags) -> None:
 def run_of(
     what: str | None,
     precision: PrecisionFlags,
-    passes: PassFlags,
+    asked: AskFlags,
     progress: Progress | None,
     *,
     default: str,
 ) -> Run:
     """The saved run, or the run that the words make: in the recipe `default` where they say no other."""
     if (saved := saved_run(what)) is not None:
-        refuse_words(precision, passes)
+        refuse_words(precision, asked)
         return saved
-    given = passes.arguments(what, progress)
+    given = asked.arguments(what, progress)
     return named(simulate(recipe=precision.recipe(default), **given), given["model"])
+
+
+# --- one step of it ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepAsked:
+    """One step of a run, and the two recipes under which it is looked at."""
+
+    question: Question
+    recipe: Recipe
+    reference: Recipe
+
+    def words(self, what: str | None, precision: PrecisionFlags, asked: AskFlags) -> list[str]:
+        """What was asked, as a command line has it."""
+        given = [*([] if what is None else [quoted(what)]), *precision.words(), *asked.words()]
+        against = [] if self.reference.name == "f32" else [f"--against {quoted(self.reference.name)}"]
+        return [*given, *against, f"--step {self.question.step}"]
+
+
+StepOption = Annotated[
+    int | None,
+    typer.Option("--step", min=0, metavar="N", help="The step; unless said, the first that flips in --steps."),
+]
+AgainstOption = Annotated[str, typer.Option("--against", metavar="RECIPE", help="The reference.")]
+
+
+def step_of(
+    what: str | None,
+    precision: PrecisionFlags,
+    asked: AskFlags,
+    against: str,
+    step: int | None,
+    progress: Progress | None,
+) -> StepAsked:
+    """A step of a saved run, or of the run that the words make, fed what the reference's recipe chooses.
+
+    Without a step, the first of the steps that flips is taken, else the one with the smallest margin.
+    """
+    reference, before = recipe_of(against), _counting(progress)
+    if (saved := saved_run(what)) is not None:
+        refuse_words(precision, asked, with_model=True)
+        first = question(saved, 0, model=asked.model, workers=asked.workers)
+        place = telling_step(saved, reference, first.model, workers=asked.workers) if step is None else step
+        found = question(saved, place, model=first.model, workers=asked.workers, before=before)
+        return StepAsked(found, saved.recipe, reference)
+    if step is not None and asked.steps != AskFlags.steps:
+        raise typer.BadParameter("--step names one step, --steps how many are looked through: give one of them.")
+    recipe = precision.recipe()
+    given = asked.arguments(what, progress) | {"steps": asked.steps if step is None else step + 1}
+    teacher = simulate(recipe=reference, **given)
+    if step is None and given["steps"] > 1:
+        step = telling_step(simulate(recipe=recipe, **given, teacher=teacher), reference, given["model"])
+    made = question(teacher, step or 0, model=given["model"], workers=asked.workers, before=before)
+    return StepAsked(replace(made, is_ours=True), recipe, reference)
+
+
+def _counting(progress: Progress | None) -> Count | None:
+    """Tells how many passes were made; how many will be is not known."""
+    if progress is None:
+        return None
+    passes = count(1)
+
+    def before(_: str) -> None:
+        done = next(passes)
+        progress("passes", done, done + 1)
+
+    return before

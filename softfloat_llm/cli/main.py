@@ -14,6 +14,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from softfloat_llm.cli.bisect import bisect
+from softfloat_llm.cli.budget import budget
 from softfloat_llm.cli.compare import compare
 from softfloat_llm.cli.fetch import fetch
 from softfloat_llm.cli.formats import formats
@@ -22,6 +24,7 @@ from softfloat_llm.cli.groups import verb_with
 from softfloat_llm.cli.margins import margins
 from softfloat_llm.cli.promote import promote_verb
 from softfloat_llm.cli.recipes import recipes
+from softfloat_llm.cli.recipes_check import check_verb
 from softfloat_llm.cli.screen import say, show, silence_stdout
 from softfloat_llm.cli.simulate import simulate
 from softfloat_llm.cli.taps import taps
@@ -49,12 +52,14 @@ _SUMMARIES = {
     compare: "Differences of two saved runs, the first divergence, flips.",
     margins: "top1 - top2 of each step, in ulps of a format.",
     ties: "Steps whose best logits tie in a format.",
+    budget: "How much of an error each stage or site makes.",
+    bisect: "Which site's precision flipped a token.",
     formats: "What each number format is.",
     recipes: "The precision policies of engines, as data.",
     taps: "The named values of a forward pass.",
     fetch: "Get a model.",
 }
-_FURTHER = {formats: {"promote": promote_verb}}
+_FURTHER = {formats: {"promote": promote_verb}, recipes: {"check": check_verb}}
 
 
 def _show_version(is_asked: bool) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from softfloat_llm.analysis.margins import margins as margins_of
 from softfloat_llm.cli.asked import RunOrPrompt, run_of
-from softfloat_llm.cli.options import OutputFlags, PassFlags, PrecisionFlags, grouped
+from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped
 from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.cli.simulate import answer_of
 
@@ -28,7 +28,7 @@ def margins(
     ] = None,
     compute: Annotated[str, typer.Option("--compute", metavar="F", help="The format of log_softmax's steps.")] = "f32",
     precision: PrecisionFlags,
-    passes: PassFlags,
+    asked: AskFlags,
     output: OutputFlags,
 ) -> int:
     """softfloat-llm margins RUN --format bf16
@@ -37,7 +37,7 @@ def margins(
     format still tell them apart. With a prompt in place of a run, it is run first (in f32 without precision flags).
     """
     with watched(is_quiet=output.is_quiet) as progress:
-        run = run_of(what, precision, passes, progress, default="f32")
+        run = run_of(what, precision, asked, progress, default="f32")
     found = margins_of(run, format=format, within=within, log_format=log_format, compute=compute)
     if output.as_json:
         show_json("margins", found.to_dict())

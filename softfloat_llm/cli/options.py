@@ -78,8 +78,8 @@ class PrecisionFlags:
 
 
 @dataclass(frozen=True)
-class PassFlags:
-    """What is run, and how far: a model, a prompt, a number of steps."""
+class AskFlags:
+    """What is asked: a model, a prompt, a number of steps."""
 
     model: Annotated[
         str | None,
@@ -89,9 +89,6 @@ class PassFlags:
         str | None, typer.Option("--tokens", metavar="ID,ID,...", help="Token ids in place of a prompt.")
     ] = None
     steps: Annotated[int, typer.Option("--steps", min=0, metavar="N", help="Greedy tokens to choose.")] = 1
-    taps: Annotated[
-        list[str], typer.Option("--taps", metavar="PATTERN", help="Values to keep: '*.out'. Repeatable.")
-    ] = field(default_factory=list)
     workers: Annotated[
         int, typer.Option("--workers", min=1, metavar="N", help="Processes, or threads with numba; the bits stay.")
     ] = 1
@@ -101,13 +98,13 @@ class PassFlags:
     ] = "numpy"
 
     def arguments(self, prompt: str | None, progress: Progress | None, *, model: str = "tiny") -> dict[str, Any]:
-        """The arguments of `runs.simulate`, the model opened (`model` where none is named)."""
+        """The arguments of `runs.simulate`, the model opened (`model` where none is named); the logits alone kept."""
         return {
             "prompt": prompt_of(prompt),
             "tokens": self.ids(),
             "model": open_model(self.model or model, progress),
             "steps": self.steps,
-            "taps": tuple(self.taps or DEFAULT_TAPS),
+            "taps": (),
             "workers": self.workers,
             "backend": self.backend,
             "progress": progress,
@@ -125,8 +122,24 @@ class PassFlags:
     def words(self) -> list[str]:
         """The flags that say what is run, as a command line has them."""
         named = {"--model": self.model, "--tokens": self.tokens}
-        given = [f"{name} {quoted(word)}" for name, word in named.items() if word is not None]
-        return given + [f"--taps {quoted(pattern)}" for pattern in self.taps]
+        return [f"{name} {quoted(word)}" for name, word in named.items() if word is not None]
+
+
+@dataclass(frozen=True)
+class PassFlags(AskFlags):
+    """What is run, how far, and what is kept of it."""
+
+    taps: Annotated[
+        list[str], typer.Option("--taps", metavar="PATTERN", help="Values to keep: '*.out'. Repeatable.")
+    ] = field(default_factory=list)
+
+    def arguments(self, prompt: str | None, progress: Progress | None, *, model: str = "tiny") -> dict[str, Any]:
+        """The arguments of `runs.simulate`, the model opened (`model` where none is named)."""
+        return super().arguments(prompt, progress, model=model) | {"taps": tuple(self.taps or DEFAULT_TAPS)}
+
+    def words(self) -> list[str]:
+        """The flags that say what is run, as a command line has them."""
+        return super().words() + [f"--taps {quoted(pattern)}" for pattern in self.taps]
 
 
 @dataclass(frozen=True)

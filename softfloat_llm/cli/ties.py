@@ -10,7 +10,7 @@ import typer
 from softfloat_llm.analysis.ties import ties as ties_of
 from softfloat_llm.analysis.ties import ties_of_prompts
 from softfloat_llm.cli.asked import RunOrPrompt, run_of
-from softfloat_llm.cli.options import OutputFlags, PassFlags, PrecisionFlags, grouped
+from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped
 from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.cli.simulate import answer_of
 from softfloat_llm.errors import TokenError
@@ -31,7 +31,7 @@ def ties(
         typer.Option("--prompts", metavar="FILE|default", help="Several prompts, one a line, in place of a run."),
     ] = None,
     precision: PrecisionFlags,
-    passes: PassFlags,
+    asked: AskFlags,
     output: OutputFlags,
 ) -> int:
     """softfloat-llm ties RUN --format bf16
@@ -41,17 +41,17 @@ def ties(
     """
     with watched(is_quiet=output.is_quiet) as progress:
         if prompts is None:
-            run = run_of(what, precision, passes, progress, default="f32")
+            run = run_of(what, precision, asked, progress, default="f32")
             found = ties_of(run, format=format or "bf16")
         else:
-            if what is not None or passes.tokens is not None:
+            if what is not None or asked.tokens is not None:
                 raise typer.BadParameter("--prompts cannot stand with a run, another prompt or --tokens.")
             found = ties_of_prompts(
                 _lines(prompts),
-                model=passes.model or "tiny",
+                model=asked.model or "tiny",
                 recipe=precision.recipe("f32"),
                 format=format or "bf16",
-                steps=passes.steps,
+                steps=asked.steps,
                 progress=progress,
             )
     if output.as_json:

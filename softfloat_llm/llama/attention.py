@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from softfloat_llm.llama.products import product
 from softfloat_llm.llama.taps import Taps, entered_values, given_values, terms_left
 from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
@@ -193,7 +194,6 @@ def is_moved_by_zeros(at: Precision) -> bool:
 
 def _grouped(left: Array, right: Array, spec: SiteSpec, *, init: Float64Array | None = None) -> Taps:
     """left (T, H, K) times right (G, K, N), the R heads of a group as further rows: (T, H, N), added to init."""
-    at = spec.precision
     positions = left.shape[0]
     groups, share = right.shape[0], left.shape[1] // right.shape[0]
 
@@ -201,16 +201,17 @@ def _grouped(left: Array, right: Array, spec: SiteSpec, *, init: Float64Array | 
         return x[:, g * share : (g + 1) * share].reshape(-1, x.shape[-1])
 
     stages = [
-        reduce.matmul_stages(rows(left, g), right[g], at, init=None if init is None else rows(init, g))
+        product(rows(left, g), right[g], spec, share=share, init=None if init is None else rows(init, g))
         for g in range(groups)
     ]
     acc, out = (np.concatenate([part[i].reshape(positions, share, -1) for part in stages], axis=1) for i in range(2))
 
     def terms(index: tuple[int, ...]) -> tuple[int, int]:
         position, head, column = index
+        at = spec.precision_at({"M": positions, "N": acc.shape[-1]}, position, column)
         return terms_left(left[position, head], right[head // share][:, column], at)
 
-    return Taps(left, acc, out, terms, acc_format=at.acc.format)
+    return Taps(left, acc, out, terms, acc_format=spec.precision.acc.format)
 
 
 def scale(x: Array, factor: float, spec: SiteSpec) -> Taps:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from softfloat_llm.llama.products import product
 from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values, terms_left
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
@@ -25,16 +26,18 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
     **Rounds:** x to the storage; then as `reduce.matmul`. A bias is added to the accumulator, in its format, before the
     rounding to the output; to an exact accumulator it is one more term.
     """
-    at = spec.shaped(M=x.shape[0], N=weight.shape[0], K=weight.shape[1]).precision
+    sizes = {"M": x.shape[0], "N": weight.shape[0]}
+    spec = spec.shaped(**sizes, K=weight.shape[1])
+    at = spec.precision
     entered = entered_values(x, spec)
     is_term = bias is not None and at.acc.format is None
-    acc, out = reduce.matmul_stages(entered, weight.T, at, init=bias if is_term else None, crew=crew)
+    acc, out = product(entered, weight.T, spec, init=bias if is_term else None, crew=crew)
     if bias is not None and not is_term:
         acc, out = _with_bias(acc, bias, at)
 
     def terms(index: tuple[int, ...]) -> tuple[int, int]:
         row, column = index
-        return terms_left(entered[row], weight[column], at)
+        return terms_left(entered[row], weight[column], spec.precision_at(sizes, row, column))
 
     return Taps(entered, acc, out, terms, acc_format=at.acc.format)
 

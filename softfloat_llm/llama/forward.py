@@ -20,7 +20,7 @@ from softfloat_llm.llama.cache import KVCache, kept
 from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.rope import rope_table
 from softfloat_llm.llama.softmax import score_factor, softmax
-from softfloat_llm.llama.taps import Taps, stored
+from softfloat_llm.llama.taps import Taps, entered_values, stored
 from softfloat_llm.llama.weights import EMBEDDING, Weights
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Format, format_of
@@ -85,7 +85,8 @@ def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     q = run.dense("attn.q_proj", h, prefix + "self_attn.q_proj").reshape(-1, heads, size)  # (B*T, H, C)
     k = run.dense("attn.k_proj", h, prefix + "self_attn.k_proj").reshape(-1, groups, size)  # (B*T, G, C)
     v = run.dense("attn.v_proj", h, prefix + "self_attn.v_proj").reshape(-1, groups, size)  # (B*T, G, C)
-    both = attention.in_pairs(np.concatenate([q, k], axis=1), at("attn.rope"))  # (B*T, H+G, C)
+    both = np.concatenate([entered_values(x, at("attn.rope")) for x in (q, k)], axis=1)  # (B*T, H+G, C)
+    both = attention.in_pairs(both, at("attn.rope"))
     both = see("attn.rope", attention.rotate(both, cos, sin, at("attn.rope")))
     q, k = both[:, :heads], both[:, heads:]
     k = see("kv.k", kept(k, at("kv.k"), at("attn.rope").output))  # (B*T, G, C)

@@ -15,7 +15,7 @@ import numpy as np
 from softfloat_llm.errors import ConfigError
 from softfloat_llm.llama.config import Config, RopeScaling
 from softfloat_llm.llama.taps import Taps
-from softfloat_llm.numerics import functions, glibc, ops
+from softfloat_llm.numerics import functions, glibc, mkl, ops
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
 from softfloat_llm.numerics.rounding import carry, round_wide, widen
@@ -39,6 +39,8 @@ def rope_table(positions: Array, config: Config, spec: SiteSpec) -> Taps:
 def _circular(name: str, angle: Float64Array, spec: SiteSpec) -> Float64Array:
     if spec.options["functions"] == "glibc":
         return {"cos": glibc.cos, "sin": glibc.sin}[name](angle)
+    if spec.options["functions"] == "mkl":
+        return {"cos": mkl.cos, "sin": mkl.sin}[name](angle)
     return functions.function_wide(name, (angle,), spec.compute)
 
 

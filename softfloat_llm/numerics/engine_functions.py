@@ -12,6 +12,7 @@ import numpy as np
 
 from softfloat_llm.numerics import glibc
 from softfloat_llm.numerics.formats import Float64Array, f32
+from softfloat_llm.numerics.functions import exp_wide
 from softfloat_llm.numerics.rounding import round_sum, round_wide
 
 _LOG2E = float(np.float32(1.4426950408889634))
@@ -111,21 +112,31 @@ def ggml_vector_exp(x: Float64Array) -> Float64Array:
     return np.where(np.isnan(x), np.nan, np.where(n < -192, 0.0, np.where(n > 192, np.inf, scaled)))
 
 
-def _on_whole_vectors(vector: Callable[[Float64Array], Float64Array]) -> Callable[[Float64Array], Float64Array]:
-    """The vector form on whole vectors of 16 along the last axis, the C library's expf on the rest."""
+def _on_whole_vectors(
+    vector: Callable[[Float64Array], Float64Array], rest: Callable[[Float64Array], Float64Array]
+) -> Callable[[Float64Array], Float64Array]:
+    """One function on whole vectors of 16 along the last axis, the other on what is left."""
 
     def mixed(x: Float64Array) -> Float64Array:
         whole = x.shape[-1] // 16 * 16
-        return np.concatenate([vector(x[..., :whole]), glibc.exp(x[..., whole:])], axis=-1)
+        return np.concatenate([vector(x[..., :whole]), rest(x[..., whole:])], axis=-1)
 
     return mixed
 
 
+def _double_exp(x: Float64Array) -> Float64Array:
+    """The C library's exp of a double, then one rounding: the rest of PyTorch's flash attention (not its expf).
+
+    Told apart from expf by float32 attention: 18 of 8,064 values of 14 positions differ with expf, none with this.
+    """
+    return exp_wide(x, f32)
+
+
 EXPONENTIALS: dict[str, Callable[[Float64Array], Float64Array]] = {
     "sleef-u10": sleef_exp_u10,
-    "flash-u20": _on_whole_vectors(flash_exp_u20),
-    "vector-u20": _on_whole_vectors(vector_exp_u20),
+    "flash-u20": _on_whole_vectors(flash_exp_u20, _double_exp),
+    "vector-u20": _on_whole_vectors(vector_exp_u20, _double_exp),
     "glibc": glibc.exp,
-    "ggml": _on_whole_vectors(ggml_vector_exp),
+    "ggml": _on_whole_vectors(ggml_vector_exp, glibc.exp),
 }
 """Name -> function on float32 values; "correct" is `functions.exp_wide`, in any format."""

@@ -16,18 +16,18 @@ from math import prod
 import numpy as np
 
 from softfloat_llm.errors import FormatError, OrderError, nearest
-from softfloat_llm.numerics import adders
+from softfloat_llm.numerics import adders, mkl_orders
 from softfloat_llm.numerics.adders import Adder
 from softfloat_llm.numerics.formats import Format, format_of
 from softfloat_llm.numerics.trees import Chain, Fused, Join, Node, Rounded, Tree, fold, read_tree
 
 _NAMES = (
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:W", "blocked:B", "split-k:S", "perm:SEED", "vector:W",
-    "ilp:W", "cascade:W", "dot:RxW", "swap:N", "fused:UNIT",
+    "ilp:W", "cascade:W", "dot:RxW", "gemv:KERNEL", "swap:N", "fused:UNIT",
 )  # fmt: skip
 _HEADS = (
     "seq", "reverse", "pairwise", "tree", "lanes", "blocked", "split-k", "perm", "vector", "ilp", "cascade", "dot",
-    "swap", "fused",
+    "gemv", "swap", "fused",
 )  # fmt: skip
 _JOINS = ("half", "adj", "seq")
 _MOST_LANES = 65_536  # each lane is a partial sum held in memory, even where no term reaches it
@@ -60,7 +60,8 @@ class Order:
     lane l + 8, what is left at distance 1, and so on.
     As libraries sum: `vector:W` whole vectors of W lanes, then the rest one by one; `ilp:W` W partial sums of every
     W-th term, the rest to the first, joined in turn; `cascade:W` PyTorch's cascade over vectors of W lanes; `dot:RxW`
-    its dot of half formats: R vectors of W lanes at once, then two at a time into one, then the rest one by one.
+    its dot of half formats: R vectors of W lanes at once, then two at a time into one, then the rest one by one;
+    `gemv:KERNEL` MKL's product of a float32 matrix and one vector (`mkl_orders.KERNELS`: gemv:t, gemv:n, ...).
     As matrix units add, L products and the accumulator at once: `fused:UNIT` names a real one (`adders.units`), and
     `fused:L[:F[:MODE[:E]]]` one by its parameters (`adders.adder_of`). It stands last: `blocked:128 > fused:UNIT`.
     Raises OrderError for a text that is none of these.
@@ -140,6 +141,11 @@ def _parse_level(part: str, text: str) -> Level:
     _expect(bool(arguments), part, text, f"{head!r} takes an argument, as in {_example(head)}")
     if head == "tree":
         return _parse_tree(":".join(arguments), part, text)
+    if head == "gemv":
+        kernel = ":".join(arguments)
+        known = f"{nearest(kernel, mkl_orders.KERNELS)} Known: {' '.join(mkl_orders.KERNELS)}"
+        _expect(kernel in mkl_orders.KERNELS, part, text, f"{kernel!r} is no kernel of MKL.{known}")
+        return Level(head, join=kernel)
     if head == "fused":
         adder = adders.adder_of(":".join(arguments))
         return Level(head, adder.terms, adder=adder)
@@ -232,6 +238,8 @@ def _build(levels: tuple[Level, ...], terms: tuple[int, ...], text: str) -> Node
             return _cascade(terms, level.size)
         case "dot":
             return _dot(terms, level.size, level.group)
+        case "gemv":
+            return mkl_orders.KERNELS[level.join](terms)
         case "fused":
             assert level.adder is not None
             node: Node = Chain(())

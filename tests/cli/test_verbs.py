@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from softfloat_llm.analysis.golden import golden_write
-from softfloat_llm.cli import compare, fetch, formats, golden, margins, recipes, simulate, taps, ties
+from softfloat_llm.cli import bisect, budget, compare, fetch, formats, golden, margins, recipes, simulate, taps, ties
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.numerics.formats import FORMATS
 from softfloat_llm.recipe import recipe_names, recipe_of
@@ -23,6 +23,8 @@ VERBS = {
     "compare": compare.compare,
     "margins": margins.margins,
     "ties": ties.ties,
+    "budget": budget.budget,
+    "bisect": bisect.bisect,
     "golden write": golden.write,
     "golden check": golden.check,
     "formats": formats.formats,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ ANSWERS = {
     "margins": ["margins", "The cup is", "--steps", "8", "--format", "bf16"],
     "ties": ["ties", "The cup is", "--steps", "20", "--recipe", "bf16"],
     "ties of prompts": ["ties", "--prompts", "default"],
+    "budget": ["budget", "The cup is"],
+    "budget by site": ["budget", "The cup is", "--by", "site", "--storage", "f16", "--acc", "f16"],
+    "bisect": ["bisect", "Anna likes", "--fast"],
 }
 """Commands that run on the built-in model, each in a second or so."""
 
@@ -98,3 +102,61 @@ def test_wrong_words_of_margins_are_told(console: Console) -> None:
         answer = console("margins", *words)
         assert answer.code == 2, words
         assert said in answer.err
+
+
+# --- one step ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_named_or_found_among_steps(console: Console) -> None:
+    by_steps = console("bisect", "Tom drinks", "--steps", "6", "--fast", "--json")
+    by_step = console("bisect", "Tom drinks", "--step", "4", "--fast", "--json")
+    assert json.loads(by_steps.out) == json.loads(by_step.out)
+    assert json.loads(by_step.out)["step"] == 4
+    assert console("budget", "Tom drinks", "--step", "4", "--steps", "6").code == 2
+
+
+@pytest.mark.parametrize("verb", ["budget", "bisect"])
+def test_a_saved_run_has_the_budget_of_the_words_that_made_it(
+    console: Console, saved: dict[str, Path], verb: str
+) -> None:
+    by_run = console(verb, saved["flip"], "--json")
+    assert by_run.code == 0
+    assert json.loads(by_run.out) == json.loads(console(verb, "The cup is", "--storage", "bf16", "--json").out) | {
+        "recipe": json.loads(by_run.out)["recipe"]
+    }
+    assert console(verb, saved["flip"], "--model", "tiny").code == 0  # where its weights are
+    assert console(verb, saved["flip"], "--storage", "bf16").code == 2
+
+
+def test_what_to_run_next_runs(console: Console) -> None:
+    words = ["budget", "The cup is", "--storage", "bf16", "--against", "f16"]
+    seen = []
+    while words not in seen:
+        answer = console(*words)
+        assert answer.code == 0, answer.err
+        seen.append(words)
+        told = re.search(r"^next +softfloat-llm (.*)$", answer.out, re.M)
+        assert told is not None
+        words = shlex.split(told[1])
+    assert [step[0] for step in seen] == ["budget", "bisect", "budget"]
+    assert all(step[-4:] == ["--against", "f16", "--step", "0"] for step in seen[1:])
+
+
+def test_a_step_that_does_not_flip_cannot_be_bisected(console: Console) -> None:
+    answer = console("bisect", "--storage", "bf16")
+    assert (answer.code, answer.out) == (3, "")
+    assert "no token flips" in answer.err
+
+
+def test_wrong_words_of_budget_are_told(console: Console) -> None:
+    for words, said in (
+        (["--by", "sites"], "Did you mean 'site'?"),
+        (["--pair", "1"], "expected two token ids"),
+        (["--pair", "1,x"], "expected two token ids"),
+        (["--against", "f23"], "Did you mean 'f32'?"),
+    ):
+        answer = console("budget", *words)
+        assert answer.code == 2, words
+        assert said in answer.err
+    assert console("budget", "--pair", "1,960").code == 3
+    assert console("budget", "--pair", "1,2", "-q").code == 0

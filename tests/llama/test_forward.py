@@ -384,3 +384,19 @@ def test_weights_stored_for_another_recipe_are_refused():
     weights = weights_of()
     with pytest.raises(RecipeError, match="stored as the recipe f16 asks, not bf16"):
         forward(StoredWeights(weights, recipe_of("f16")), [1], recipe_of("bf16"))
+
+
+SHARING = {"embed", "attn.residual", "mlp.residual", "rope.table", "attn.rope"}
+
+
+@pytest.mark.parametrize("site", sorted(set(TAPPED) - SHARING))
+def test_each_site_alone_may_lie_in_another_16_bit_format_than_all_others(site):
+    """f16 and bf16 have no common NumPy dtype: what is put side by side is stored in the site's format first."""
+    logits, _ = passed(weights_of(), [1, 2, 3], f"f16,{site}=bf16")
+    assert np.isfinite(logits.astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("site", sorted(SHARING))
+def test_a_site_that_shares_its_format_with_another_is_refused_alone(site):
+    with pytest.raises(RecipeError, match="They must share a format"):
+        passed(weights_of(), [1, 2, 3], f"f16,{site}=bf16")
