@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from softfloat_llm.errors import RecipeError, WordError, nearest
 from softfloat_llm.numerics.formats import Format, format_of
@@ -153,6 +153,21 @@ class Recipe:
             for key, word in keys.items()
             if plain[name].get(key) != word
         ]
+
+
+class Scope(NamedTuple):
+    """A recipe at one place of a pass: where a site rounds by random words, it has words of its own there."""
+
+    recipe: Recipe
+    name: str
+
+    def at(self, site: str) -> SiteSpec:
+        """What applies at a site, here."""
+        return self.recipe.at(site).named(f"{self.name}/{site}")
+
+    def within(self, name: str) -> Scope:
+        """A place inside this one."""
+        return Scope(self.recipe, f"{self.name}/{name}")
 
 
 def _who(spec: SiteSpec, key: str) -> str:

@@ -6,7 +6,7 @@ A `Setting` is one word for one key at some sites, for all shapes or for some. A
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from softfloat_llm.conditions import Condition
 from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest
 from softfloat_llm.numerics.formats import Format, f32, format_of
 from softfloat_llm.numerics.precision import Precision, precision_of_keys
+from softfloat_llm.numerics.stochastic import stochastic_of
 from softfloat_llm.site_options import FormatOption
 from softfloat_llm.sites import MATMUL, MODE_KEYS, SITES, Site, is_selector, select, specificity
 
@@ -98,6 +99,13 @@ class SiteSpec:
     def _replaced(self, chosen: tuple[Setting, ...], left: tuple[Setting, ...] = ()) -> SiteSpec:
         return _shaped_spec(self.site, tuple(self.settings.values()), chosen, left)
 
+    def named(self, name: str) -> SiteSpec:
+        """The same, with random words of its own where a stage rounds stochastically: those of this name."""
+        if not self.precision.is_stochastic:
+            return self
+        settings = tuple(_renamed(setting, name) for setting in self.settings.values())
+        return _spec_of(self.site, settings, tuple(_renamed(rule, name) for rule in self.rules))
+
     @property
     def storage(self) -> Format:
         return self.precision.storage
@@ -152,6 +160,16 @@ def rules_for(name: str, layer: tuple[Setting, ...], decided: Mapping[str, Setti
 
 def _is_ended(rule: Setting, plain: Setting | None, layer: tuple[Setting, ...]) -> bool:
     return plain is not None and plain in layer and specificity(plain.selector) > specificity(rule.selector)
+
+
+def _renamed(setting: Setting, name: str) -> Setting:
+    rule = stochastic_of(setting.word) if setting.key.rpartition(".")[2] == "rounding" else None
+    return setting if rule is None else replace(setting, word=str(rule.named(name)))
+
+
+@lru_cache(maxsize=512)
+def _spec_of(site: str, settings: tuple[Setting, ...], rules: tuple[Setting, ...]) -> SiteSpec:
+    return site_spec(SITES[site], {s.key: s for s in settings}, rules)
 
 
 @lru_cache(maxsize=512)

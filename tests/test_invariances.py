@@ -15,7 +15,7 @@ from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.forward import StoredWeights, forward
 from softfloat_llm.numerics.crew import Crew
 from softfloat_llm.numerics.orders import Order
-from softfloat_llm.recipe import recipe_of
+from softfloat_llm.recipe import Recipe, Scope, recipe_of
 from softfloat_llm.runs import simulate
 from softfloat_llm.trace import Trace
 
@@ -174,3 +174,13 @@ def test_an_order_that_depends_on_the_shape_gives_other_bits_in_a_cache():
     logits, _ = fed(recipe, tokens_of("The capital"), (12,))
     steps, _ = fed(recipe, tokens_of("The capital"), (1,) * 12)
     assert logits.tobytes() != steps.tobytes()
+
+
+def test_random_words_differ_between_layers_and_passes_and_stay_for_a_seed():
+    tokens = tokens_of("The capital")
+    recipes = [Recipe("bf16", rounding=word) for word in ("stochastic:16:1", "stochastic:16:1", "stochastic:16:2")]
+    one, again, other = (forward(tiny().weights, tokens, recipe) for recipe in recipes)
+    assert_same_bits(again, one)
+    assert np.count_nonzero(other != one) > one.size // 2
+    two_layers = [Scope(recipes[0], name).at("attn.q_proj").precision.rules("acc")["mode"] for name in ("0/0", "0/1")]
+    assert two_layers[0] != two_layers[1]

@@ -24,7 +24,7 @@ from softfloat_llm.llama.taps import Taps, entered_values, stored
 from softfloat_llm.llama.weights import EMBEDDING, Weights
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Format, format_of
-from softfloat_llm.recipe import Recipe
+from softfloat_llm.recipe import Recipe, Scope
 from softfloat_llm.site_specs import SiteSpec
 from softfloat_llm.sites import select
 from softfloat_llm.trace import Event, Trace
@@ -48,8 +48,9 @@ def forward(
 
     `cache` holds the positions before these and is extended by these. What lies at the left of a row as padding (see
     `KVCache.padding`) is skipped: its logits mean nothing, and no other row or position is touched by it.
-    **Rounds:** where and as the recipe says. **Raises** TokenError for ids out of range, RecipeError where two sites'
-    formats do not fit together.
+    **Rounds:** where and as the recipe says. A site that rounds stochastically has random words of its own in each
+    layer and pass; those of one pass are not those of the same tokens in two.
+    **Raises** TokenError for ids out of range, RecipeError where two sites' formats do not fit together.
     """
     config = weights.config
     ids = checked_tokens(tokens, config)  # (B, T)
@@ -59,14 +60,15 @@ def forward(
     cache = KVCache(config, recipe, len(ids)) if cache is None else cache
     cache.check_fit(len(ids), recipe)
     cache.make_room(ids.shape[1])
-    run = _Pass(store, recipe, cache, _Recorder(recipe, trace or Trace(()), cache), crew)
-    at, see = recipe.at, run.see
+    here = Scope(recipe, str(cache.length))
+    run = _Pass(store, here, cache, _Recorder(recipe, trace or Trace(()), cache), crew)
+    at, see = here.at, run.see
     places = np.maximum(np.arange(cache.length, cache.length + ids.shape[1]) - cache.padding[:, None], 0)  # (B, T)
     x = Stream(see("embed", blocks.embedding(store[EMBEDDING][ids.reshape(-1)], at("embed"))))  # (B*T, D)
     table = see("rope.table", rope_table(places.reshape(-1), config, at("rope.table")))  # (B*T, C)
     for layer in range(config.num_hidden_layers):
         see.layer = layer
-        x = _layer(x, table, layer, run)
+        x = _layer(x, table, layer, run._replace(recipe=here.within(str(layer))))
         if step is not None:
             step(layer + 1, config.num_hidden_layers)
     see.layer = None
@@ -114,7 +116,7 @@ class _Pass(NamedTuple):
     """What stays the same through a pass: weights, recipe, cache, recorder; and the blocks that have state."""
 
     store: StoredWeights
-    recipe: Recipe
+    recipe: Scope
     cache: KVCache
     see: _Recorder
     crew: Crew
@@ -136,27 +138,27 @@ class _Pass(NamedTuple):
         return Stream(self.see(site, blocks.residual(x.stored, h, spec)), last_sum)
 
 
-def _is_unrounded_wanted(recipe: Recipe) -> bool:
+def _is_unrounded_wanted(recipe: Scope) -> bool:
     return any(recipe.at(name).options["takes"] != "stored" for name in select("norm"))
 
 
-def _attention(q: Array, layer: int, cache: KVCache, recipe: Recipe, see: _Recorder) -> Array:
+def _attention(q: Array, layer: int, cache: KVCache, recipe: Scope, see: _Recorder) -> Array:
     """Attention of each sequence over its own keys, padding left out. q (B, T, H, C); the result (B*T, H*C)."""
     batch, length, heads, size = q.shape
     out = np.zeros((batch, length, heads, size), recipe.at("attn.pv").output.dtype)
     keys, values = cache.read(layer)  # (B, S, G, C)
     for row in range(batch):
-        pad = int(cache.padding[row])
+        pad, here = int(cache.padding[row]), recipe.within(str(row))
         skipped = min(max(pad - cache.length, 0), length)  # queries that are padding themselves
         if recipe.at("attn.mask").options["value"] != "hidden":
             for t in range(skipped):  # each sees all keys alike
-                out[row, t] = _attended(q[row, t : t + 1], keys[row], values[row], recipe, see=None, row=row)[0]
+                out[row, t] = _attended(q[row, t : t + 1], keys[row], values[row], here, see=None, row=row)[0]
         if skipped < length:
-            out[row, skipped:] = _attended(q[row, skipped:], keys[row, pad:], values[row, pad:], recipe, see, row)
+            out[row, skipped:] = _attended(q[row, skipped:], keys[row, pad:], values[row, pad:], here, see, row)
     return out.reshape(batch * length, heads * size)
 
 
-def _attended(q: Array, k: Array, v: Array, recipe: Recipe, see: _Recorder | None, row: int) -> Array:
+def _attended(q: Array, k: Array, v: Array, recipe: Scope, see: _Recorder | None, row: int) -> Array:
     """Attention of one sequence. q (T, H, C), k and v (S, G, C); the result (T, H, C). Without `see`, q sees no key."""
     at, is_masked = recipe.at, recipe.at("attn.mask").options["value"] != "hidden"
 
@@ -229,7 +231,7 @@ class StoredWeights:
             return tensor
         key = (name, str(spec.precision))
         if key not in self._rounded:
-            self._rounded[key] = stored(tensor, spec.storage, spec.precision)
+            self._rounded[key] = stored(tensor, spec.storage, spec.named(name).precision)
         return self._rounded[key]
 
 

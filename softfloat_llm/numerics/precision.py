@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 from softfloat_llm.errors import PrecisionError, WordError, nearest
@@ -124,6 +124,8 @@ class Precision:
         for fmt, word, stage in zip(stages, self.rounding, STAGES, strict=True):
             if fmt is not None and fmt.precision > 24 and stochastic_of(word):
                 raise PrecisionError(f"{stage}.rounding={word}: of {fmt} there are no further bits to round by.")
+        if self.acc == EXACT and self.product is not None and stochastic_of(self.rounding.product):
+            raise PrecisionError(f"product.rounding={self.rounding.product}: not before an exact accumulator.")
         is_narrow = self.storage.precision <= 24
         is_usual = (self.rounding.product, self.overflow.acc, self.subnormals.acc) == ("ties_to_even", "ieee", "keep")
         if is_narrow or (self.product == self.storage and is_usual):
@@ -165,7 +167,7 @@ class Precision:
         rule = stochastic_of(rules["mode"])
         return rules if rule is None else rules | {"mode": rule.named(stage)}
 
-    @property
+    @cached_property
     def is_stochastic(self) -> bool:
         """True where a stage rounds by random words."""
         return any(stochastic_of(word) for word in self.rounding)
