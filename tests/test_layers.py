@@ -37,7 +37,7 @@ NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "rounding", "ops", "enclosures", "approximations", "special_values", "functions", "glibc",
     "mkl", "engine_functions", "trees", "adders", "mkl_orders", "orders", "precision", "fused", "operands",
-    "accumulate", "tiles", "steps", "exact_products", "kernels", "reduce",
+    "accumulate", "partials", "tiles", "steps", "exact_products", "kernels", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {
