@@ -99,6 +99,7 @@ _EXP: dict[str, Option] = {
             "vector-u20": "the polynomial of PyTorch's CPU flash attention for f32",
             "glibc": "expf of the GNU C library",
             "ggml": "the polynomial of ggml's vectors of 16, glibc's on what is left",
+            "mlx": "MLX's polynomial on a CPU",
         },
     )
 }
@@ -109,6 +110,7 @@ _SILU: dict[str, Option] = {
             "quotient": "exp, 1 + it and the quotient in compute, then once R",
             "stepwise": "R(x / R(1 + R(exp(-x))))",
             "times-sigmoid": "R(x R(1 / (1 + exp(-x)))), the sigmoid in compute",
+            "times-even-sigmoid": "R(x R(s)): 1 / (1 + R(exp|x|)) in compute is s for x < 0, else 1 less it, as in MLX",
         },
     ),
     **_EXP,
@@ -194,11 +196,12 @@ _ROPE_TABLE: dict[str, Option] = {
         {"compute": "that of the other steps"},
     ),
     "functions": Words(
-        "which cosine and sine",
+        "which cosine and sine (and which exponential, of frequencies=exp)",
         {
             "correct": "correctly rounded",
-            "glibc": "cosf and sinf of the GNU C library",
-            "mkl": "those of MKL at high accuracy, which are PyTorch's on x86",
+            "glibc": "those of the GNU C library",
+            "mkl": "cos and sin of MKL at high accuracy, which are PyTorch's on x86",
+            "mlx": "MLX's polynomials on a CPU",
         },
     ),
 }

@@ -50,7 +50,7 @@ app = typer.Typer(
 _SUMMARIES = {
     simulate: "Run a forward pass and say what the precision did.",
     compare: "Differences of two saved runs, the first divergence, flips.",
-    margins: "top1 - top2 of each step, in ulps of a format.",
+    margins: "By how much each token was chosen, in ulps of a format.",
     ties: "Steps whose best logits tie in a format.",
     budget: "How much of an error each stage or site makes.",
     bisect: "Which site's precision flipped a token.",

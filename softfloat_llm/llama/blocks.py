@@ -138,6 +138,7 @@ def silu(gate: Array, spec: SiteSpec) -> Taps:
     **Rounds:** form=quotient: to `compute` the exponential (exp=correct: correctly rounded), 1 + it, the quotient; then
     once to the output. stepwise: each of the three to `compute` and to the output. times-sigmoid: the exponential,
     1 + it and 1 over that to `compute`, that to the output, and its product with gate to the output.
+    times-even-sigmoid: as `_even_sigmoid`, and its product with gate to the output.
     """
     c, form = spec.compute, spec.options["form"]
     entered = entered_values(gate, spec)
@@ -146,12 +147,26 @@ def silu(gate: Array, spec: SiteSpec) -> Taps:
         grown = widen(given_values(exponential(-wide, spec), spec))
         below = widen(given_values(widen(ops.add(1.0, grown, c)), spec))
         return Taps(entered, None, given_values(widen(ops.div(wide, below, c)), spec))
-    below = widen(ops.add(1.0, exponential(-wide, spec), c))
-    if form == "quotient":
-        return Taps(entered, None, given_values(widen(ops.div(wide, below, c)), spec))
-    sigmoid = given_values(widen(ops.div(1.0, below, c)), spec)
+    if form == "times-even-sigmoid":
+        sigmoid = _even_sigmoid(wide, spec)
+    else:
+        below = widen(ops.add(1.0, exponential(-wide, spec), c))
+        if form == "quotient":
+            return Taps(entered, None, given_values(widen(ops.div(wide, below, c)), spec))
+        sigmoid = given_values(widen(ops.div(1.0, below, c)), spec)
     with np.errstate(invalid="ignore"):  # -inf * 0 is NaN
         return Taps(entered, None, given_values(wide * widen(sigmoid), spec))
+
+
+def _even_sigmoid(x: Float64Array, spec: SiteSpec) -> Array:
+    """1 / (1 + exp|x|) for x < 0, 1 less it for the others. x and the result (T, F).
+
+    **Rounds:** the exponential to `compute` and the output; 1 + it, 1 over that, and 1 less that to `compute`; last, to
+    the output.
+    """
+    grown = widen(given_values(exponential(np.abs(x), spec), spec))
+    below = widen(ops.div(1.0, widen(ops.add(1.0, grown, spec.compute)), spec.compute))
+    return given_values(np.where(x < 0, below, widen(ops.sub(1.0, below, spec.compute))), spec)
 
 
 def multiply(x: Array, y: Array, spec: SiteSpec) -> Taps:

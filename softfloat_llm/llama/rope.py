@@ -6,6 +6,7 @@ Powers are taken correctly rounded, so the table is the same on every machine; t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
@@ -16,6 +17,7 @@ from softfloat_llm.errors import ConfigError
 from softfloat_llm.llama.config import Config, RopeScaling
 from softfloat_llm.llama.taps import Taps
 from softfloat_llm.numerics import functions, glibc, mkl, ops
+from softfloat_llm.numerics.engine_functions import mlx_cos, mlx_exp, mlx_sin
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
 from softfloat_llm.numerics.rounding import carry, round_wide, widen
@@ -31,17 +33,22 @@ def rope_table(positions: Array, config: Config, spec: SiteSpec) -> Taps:
     c = spec.compute
     place = round_wide(np.asarray(positions).astype(np.float64), c)[:, None]
     angle = _angles(place, config, spec)  # (T, C/2)
-    wide = np.concatenate([_circular("cos", angle, spec), _circular("sin", angle, spec)], axis=-1)
+    wide = np.concatenate([_function("cos", angle, spec), _function("sin", angle, spec)], axis=-1)
     out = carry(round_wide(wide, spec.output, **spec.precision.rules("output")), spec.output)
     return Taps(carry(angle, c), None, out, enter_format=c)
 
 
-def _circular(name: str, angle: Float64Array, spec: SiteSpec) -> Float64Array:
-    if spec.options["functions"] == "glibc":
-        return {"cos": glibc.cos, "sin": glibc.sin}[name](angle)
-    if spec.options["functions"] == "mkl":
-        return {"cos": mkl.cos, "sin": mkl.sin}[name](angle)
-    return functions.function_wide(name, (angle,), spec.compute)
+def _function(name: str, x: Float64Array, spec: SiteSpec) -> Float64Array:
+    """cos, sin or exp of x, in `compute`: correctly rounded, or those that the option `functions` names."""
+    own = _LIBRARIES.get(spec.options["functions"], {}).get(name)
+    return own(x) if own is not None else functions.function_wide(name, (x,), spec.compute)
+
+
+_LIBRARIES: dict[str, dict[str, Callable[[Float64Array], Float64Array]]] = {
+    "glibc": {"cos": glibc.cos, "sin": glibc.sin, "exp": glibc.exp},
+    "mkl": {"cos": mkl.cos, "sin": mkl.sin},
+    "mlx": {"cos": mlx_cos, "sin": mlx_sin, "exp": mlx_exp},
+}
 
 
 def _angles(place: Float64Array, config: Config, spec: SiteSpec) -> Float64Array:
@@ -49,8 +56,11 @@ def _angles(place: Float64Array, config: Config, spec: SiteSpec) -> Float64Array
     c, kept = spec.compute, spec.format_of("frequency_format")
     if spec.options["frequencies"] == "iterated":
         return _iterated_angles(place, config, c, kept)
-    frequencies = round_wide(inverse_frequencies(config, c, form=spec.options["frequencies"]), kept)
-    return round_wide(place * frequencies, c)
+    if spec.options["frequencies"] == "exp":
+        frequencies = _scaled(_function("exp", _exponents(config, c), spec), config, c)
+    else:
+        frequencies = inverse_frequencies(config, c, form=spec.options["frequencies"])
+    return round_wide(place * round_wide(frequencies, kept), c)
 
 
 def _iterated_angles(place: Float64Array, config: Config, compute: Format, kept: Format) -> Float64Array:
@@ -94,7 +104,10 @@ def inverse_frequencies(config: Config, compute: Format, *, form: str = "pow") -
     **Source:** pow: transformers 5.24.0, modeling_rope_utils.py, in f32; exp: MLX 0.32, mlx/fast.cpp (CPU); exp2: its
     backend/metal/kernels/rope.metal.
     """
-    plain = _FREQUENCIES[form](config, compute)
+    return _scaled(_FREQUENCIES[form](config, compute), config, compute)
+
+
+def _scaled(plain: Float64Array, config: Config, compute: Format) -> Float64Array:
     scaling = config.rope_scaling
     match scaling.rope_type if scaling else "default":
         case "default" | "dynamic":  # dynamic changes nothing up to max_position_embeddings, which is never exceeded
@@ -116,9 +129,14 @@ def _by_pow(config: Config, compute: Format) -> Float64Array:
 
 
 def _by_exp(config: Config, compute: Format) -> Float64Array:
+    return functions.exp_wide(_exponents(config, compute), compute)
+
+
+def _exponents(config: Config, compute: Format) -> Float64Array:
+    """-i times ln theta over C/2, each step rounded."""
     half = config.head_dim // 2
     step = float(ops.div(functions.log(config.rope_theta, compute), float(half), compute))
-    return functions.exp_wide(round_wide(-step * np.arange(half, dtype=np.float64), compute), compute)
+    return round_wide(-step * np.arange(half, dtype=np.float64), compute)
 
 
 def _by_exp2(config: Config, compute: Format) -> Float64Array:

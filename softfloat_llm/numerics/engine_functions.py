@@ -1,7 +1,8 @@
 """The exponentials that engines use in place of a correctly rounded one, in float32 arithmetic, bit for bit.
 
 Each is a polynomial in float32 steps with fused multiply-adds, as the engine's source has it; `exp_of` names them. The
-inputs are float32 values in float64 arrays, the results too. Nothing here is more exact than what it imitates.
+inputs are float32 values in float64 arrays, the results too. Nothing here is more exact than what it imitates. MLX has
+its own cosine and sine too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from softfloat_llm.numerics import glibc
 from softfloat_llm.numerics.formats import Float64Array, f32
@@ -112,6 +114,47 @@ def ggml_vector_exp(x: Float64Array) -> Float64Array:
     return np.where(np.isnan(x), np.nan, np.where(n < -192, 0.0, np.where(n > 192, np.inf, scaled)))
 
 
+def mlx_exp(x: Float64Array) -> Float64Array:
+    """MLX's exp on a CPU: n = floor(x log2 e + 1/2), a polynomial of degree 6 of the rest, times 2^n. Within 4 ulp.
+
+    **Source:** MLX 0.32.4, mlx/backend/cpu/simd/math.h, in the form without vectors (x86-64), where the sum with 1/2 is
+    of float64; equal to it in tests/test_engine_records.py.
+    """
+    y = _f32(np.clip(x, -_FAR, _FAR) * float(np.float32(1.442695)))
+    n = np.floor(y + 0.5)
+    value = _horner(_f32(y - n), (1.535336188319500e-4, 1.339887440266574e-3, 9.618437357674640e-3,
+                                  5.550332471162809e-2, 2.402264791363012e-1, 6.931472028550421e-1, 1.0))  # fmt: skip
+    scaled = np.where(n < -126, 0.0, _f32(_scaled(value, n)))  # the exponent bits of 2^-127 are those of 0
+    return np.where(np.isnan(x), np.nan, np.where(x < -88.0, 0.0, np.where(x > 88.0, np.inf, scaled)))
+
+
+def mlx_cos(x: Float64Array) -> Float64Array:
+    """MLX's cosine on a CPU, for |x| up to 2^23: pi/4 in three parts, a polynomial by the octant."""
+    octant, sine, cosine = _mlx_octants(x)
+    value = np.where(octant & 2, sine, cosine)
+    return np.where((octant - 2) & 4, value, -value)
+
+
+def mlx_sin(x: Float64Array) -> Float64Array:
+    """The same for the sine."""
+    octant, sine, cosine = _mlx_octants(x)
+    value = np.where(octant & 2, cosine, sine)
+    return np.where((octant & 4 != 0) ^ (x < 0), -value, value)
+
+
+def _mlx_octants(x: Float64Array) -> tuple[npt.NDArray[np.int64], Float64Array, Float64Array]:
+    """The octant of |x|, made even, and the two polynomials of what is left."""
+    rest = np.abs(x)
+    octant = (_f32(rest * float(np.float32(1.27323954473516))).astype(np.int64) + 1) & ~1
+    for part in (-0.78515625, -2.4187564849853515625e-4, -3.77489497744594108e-8):
+        rest = _fma(octant.astype(np.float64), float(np.float32(part)), rest)
+    z = _f32(rest * rest)
+    cosine = _horner(z, (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2))
+    cosine = _f32(_fma(z, -0.5, _f32(_f32(cosine * z) * z)) + 1.0)
+    sine = _horner(z, (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1))
+    return octant, _fma(rest, _f32(sine * z), rest), cosine
+
+
 def _on_whole_vectors(
     vector: Callable[[Float64Array], Float64Array], rest: Callable[[Float64Array], Float64Array]
 ) -> Callable[[Float64Array], Float64Array]:
@@ -138,5 +181,6 @@ EXPONENTIALS: dict[str, Callable[[Float64Array], Float64Array]] = {
     "vector-u20": _on_whole_vectors(vector_exp_u20, _double_exp),
     "glibc": glibc.exp,
     "ggml": _on_whole_vectors(ggml_vector_exp, glibc.exp),
+    "mlx": mlx_exp,
 }
 """Name -> function on float32 values; "correct" is `functions.exp_wide`, in any format."""

@@ -80,7 +80,7 @@ _COS = tuple(map(float.fromhex, ("-0x1.ffffffd0c621cp-2", "0x1.55553e1068f19p-5"
                                  "0x1.99343027bf8c3p-16")))  # fmt: skip
 _SIN = tuple(map(float.fromhex, ("-0x1.555545995a603p-3", "0x1.1107605230bc4p-7", "-0x1.994eb3774cf24p-13")))
 _FAR = 120.0  # from here on the quadrant comes from 2/pi in integers
-_WINDOWS = np.array([((1 << 8 * i + 208) // enclosures.half_pi(200)) & 0xFFFFFFFF for i in range(1, 25)], np.uint64)
+_WINDOWS = np.array([((1 << 8 * i + 208) // enclosures.half_pi(200)) & 0xFFFFFFFF for i in range(24)], np.uint64)
 _PI_64 = float.fromhex("0x1.921fb54442d18p-62")  # pi 2^-64 (twice that of a turn's quarter)
 
 

@@ -10,7 +10,21 @@ from pathlib import Path
 import pytest
 
 from softfloat_llm.analysis.golden import golden_write
-from softfloat_llm.cli import bisect, budget, compare, fetch, formats, golden, margins, recipes, simulate, taps, ties
+from softfloat_llm.cli import (
+    bisect,
+    budget,
+    compare,
+    fetch,
+    formats,
+    golden,
+    margins,
+    promote,
+    recipes,
+    recipes_check,
+    simulate,
+    taps,
+    ties,
+)  # fmt: skip
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.numerics.formats import FORMATS
 from softfloat_llm.recipe import recipe_names, recipe_of
@@ -28,7 +42,9 @@ VERBS = {
     "golden write": golden.write,
     "golden check": golden.check,
     "formats": formats.formats,
+    "formats promote": promote.promote_verb,
     "recipes": recipes.recipes,
+    "recipes check": recipes_check.check_verb,
     "taps": taps.taps,
     "fetch": fetch.fetch,
 }
