@@ -37,7 +37,7 @@ NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "stochastic", "rounding", "ops", "enclosures", "approximations", "special_values", "functions",
     "glibc", "mkl", "mlx", "engine_functions", "trees", "adders", "mkl_orders", "orders", "precision", "fused",
-    "operands", "accumulate", "tiles", "steps", "exact_products", "compiled", "kernels", "crew", "reduce",
+    "operands", "accumulate", "partials", "tiles", "steps", "exact_products", "compiled", "kernels", "crew", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {
