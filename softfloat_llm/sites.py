@@ -155,11 +155,22 @@ _SOFTMAX: dict[str, Option] = {
     ),
     **_EXP,
 }
+_QUERIES: dict[str, Option] = {
+    "queries": Words(
+        "how many queries are one product, whose rows a rule's M counts",
+        {
+            "all": "all of a pass",
+            "flash": "32 (64 of 192 or more, 256 of 768 or more), over the keys up to the last of them, as PyTorch's"
+            " CPU flash attention",
+        },
+    )
+}
 _WEIGHTED: dict[str, Option] = {
+    **_QUERIES,
     "kept": FormatOption(
         "what the output so far is rounded to between two blocks of keys, where attn.softmax has online=N",
         {"acc": "nothing: it stays in the accumulator"},
-    )
+    ),
 }
 _SCALE: dict[str, Option] = {
     "on": Words(
@@ -235,7 +246,7 @@ SITES: dict[str, Site] = {
         Site("attn.rope", "rotation of q and k by the table", _ELEMENTWISE, _ROPE),
         Site("kv.k", "keys as the cache stores them", ("storage",), _CACHED),
         Site("kv.v", "values as the cache stores them", ("storage",), _CACHED),
-        Site("attn.scores", "q k^T", SUM_KEYS),
+        Site("attn.scores", "q k^T", SUM_KEYS, _QUERIES),
         Site("attn.scale", "scores times head_dim^-1/2", (*_ELEMENTWISE, "compute"), _SCALE),
         Site("attn.mask", "scores of unseen keys, where they are not hidden", _ELEMENTWISE, _MASK),
         Site("attn.softmax", "probabilities", _REDUCTION, _SOFTMAX),

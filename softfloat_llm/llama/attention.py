@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from softfloat_llm.llama.products import product
+from softfloat_llm.llama.query_blocks import in_query_blocks
 from softfloat_llm.llama.taps import Taps, entered_values, given_values, terms_left
 from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
@@ -36,6 +37,11 @@ class Pending(NamedTuple):
     factor: Array
     keys: int = 0
     corrections: Float64Array | None = None
+
+    def of_rows(self, rows: slice) -> Pending:
+        """The same for some of the queries."""
+        corrections = None if self.corrections is None else self.corrections[rows]
+        return Pending(self.factor[rows], self.keys, corrections)
 
 
 def in_pairs(x: Array, spec: SiteSpec) -> Array:
@@ -80,12 +86,17 @@ def scores(q: Array, k: Array, spec: SiteSpec) -> Taps:
     """q k^T for each head with the keys of its group. q (T, H, C), k (S, G, C); the result (T, H, S).
 
     Query t stands at S - T + t; the scores of later keys are `HIDDEN`.
-    **Rounds:** q and k to the storage; then as `reduce.matmul`.
+    **Rounds:** q and k to the storage; then as `reduce.matmul`. queries=flash: block by block (see `query_blocks`).
     """
-    spec = spec.shaped(M=q.shape[0], N=k.shape[0], K=q.shape[2], B=q.shape[1])
-    taps = _grouped(entered_values(q, spec), entered_values(k, spec).transpose(1, 2, 0), spec)
+    queries, keys = entered_values(q, spec), entered_values(k, spec)
+
+    def made(rows: slice, seen: int) -> Taps:
+        at = spec.shaped(M=rows.stop - rows.start, N=seen, K=q.shape[2], B=q.shape[1])
+        return _grouped(queries[rows], keys[:seen].transpose(1, 2, 0), at)
+
+    taps = in_query_blocks(len(q), len(k), spec, made)
     assert taps.acc is not None
-    acc_format = spec.precision.acc.format or spec.output
+    acc_format = taps.acc_format or spec.output
     fills = (None, hidden_in(acc_format), hidden_in(spec.output))
     return taps._replace(acc=hide(taps.acc, acc_format), out=hide(taps.out, spec.output), fills=fills)
 
@@ -98,17 +109,25 @@ def weighted_values(p: Array, v: Array, spec: SiteSpec, *, pending: Pending | No
     **Rounds:** p and v to the storage; then as `reduce.matmul`. The accumulator times a factor is rounded to the
     accumulator's format before the rounding to the output. In blocks of keys: before each block the accumulator times
     its correction, to the accumulator's format and to `kept`; each block is added to that, and rounded to `kept`.
+    queries=flash: block of queries by block (see `query_blocks`).
     """
-    spec = spec.shaped(M=p.shape[0], N=v.shape[2], K=p.shape[2], B=p.shape[1])
-    at = spec.precision
     entered, values = entered_values(p, spec), entered_values(v, spec)
-    taps = _over_seen_keys(entered, values, spec, pending)._replace(fills=(0.0, None, None))
-    if pending is None:
-        return taps
+
+    def made(rows: slice, seen: int) -> Taps:
+        shaped = spec.shaped(M=rows.stop - rows.start, N=v.shape[2], K=seen, B=p.shape[1])
+        left = None if pending is None else pending.of_rows(rows)
+        taps = _over_seen_keys(entered[rows, :, :seen], values[:seen], shaped, left)
+        return taps if left is None else _normalised(taps, left.factor, shaped)
+
+    return in_query_blocks(len(p), len(v), spec, made)._replace(fills=(0.0, None, None))
+
+
+def _normalised(taps: Taps, factor: Array, spec: SiteSpec) -> Taps:
+    """The taps with the accumulator times factor (T, H) as what is given."""
     assert taps.acc is not None
-    product = widen(taps.acc) * widen(pending.factor)[..., None]
-    normalised = round_wide(product, at.acc.format or spec.output, **at.rules("acc"))
-    return taps._replace(out=reduce.rounded_output(normalised, at).out)
+    at = spec.precision
+    scaled_sum = round_wide(widen(taps.acc) * widen(factor)[..., None], at.acc.format or spec.output, **at.rules("acc"))
+    return taps._replace(out=reduce.rounded_output(scaled_sum, at).out)
 
 
 def _over_seen_keys(left: Array, right: Array, spec: SiteSpec, pending: Pending | None) -> Taps:
@@ -165,8 +184,7 @@ def _one_query(left: Array, right: Array, t: int, spec: SiteSpec, pending: Pendi
     seen = right[: len(right) - len(left) + t + 1]
     if padding:
         seen = np.concatenate([seen, np.zeros_like(right[len(seen) :])])
-    if pending is not None and pending.corrections is not None:
-        pending = pending._replace(corrections=pending.corrections[t : t + 1])
+    pending = None if pending is None else pending.of_rows(slice(t, t + 1))
     return _weighted(left[t : t + 1, :, : len(seen)], seen, spec, pending)
 
 

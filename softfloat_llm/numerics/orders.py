@@ -273,7 +273,7 @@ def _dot(terms: tuple[int, ...], registers: int, lanes: int) -> Node:
     """PyTorch's dot of bf16 or f16: all registers at once; whole vectors of halves (2 W) into one; then the rest.
 
     **Source:** PyTorch 2.13, aten/src/ATen/native/cpu/ReducedPrecisionFloatGemvFastPathKernel.cpp,
-    dot_with_fp32_arith; equal to it for K = 1 to 200 (tests/live/test_dot.py).
+    dot_with_fp32_arith; equal to it for K = 1 to 200 (tests/live/test_kernels.py).
     """
     whole = len(terms) // (registers * lanes) * (registers * lanes)
     paired = len(terms) // (2 * lanes) * (2 * lanes)
