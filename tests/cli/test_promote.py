@@ -78,7 +78,7 @@ def test_wrong_words_are_exit_2(console: Console, words: list[str]) -> None:
 
 def test_a_verb_with_further_ones_keeps_its_own_arguments_and_flags(console: Console) -> None:
     assert console("formats", "--json", "bf16").out == console("formats", "bf16", "--json").out
-    assert console("formats", "-h").out.split("\n")[1].strip() == "Usage: softfloat-llm formats  [OPTIONS] [NAME]"
+    assert console("formats", "-h").out.split("\n")[1].strip().startswith("Usage: softfloat-llm formats  [OPTIONS]")
     assert "See: softfloat-llm formats --help" in console("formats", "--nope").err
 
 
