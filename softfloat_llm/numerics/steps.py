@@ -17,7 +17,7 @@ from softfloat_llm.numerics.accumulate import Plain, arithmetic_of
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
 from softfloat_llm.numerics.operands import Widen
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import round_wide
+from softfloat_llm.numerics.rounding import round_wide, two_sum
 from softfloat_llm.numerics.tiles import Piece, Products, Rounder, Spread, extremes, term_bits
 from softfloat_llm.numerics.trees import Instruction
 
@@ -160,12 +160,20 @@ class Fused(OnTile):
         s = self._sum
         for term in self.products.of(piece):
             np.add(acc, term, out=s)
-            if self._midpoints.are_in(s):
-                where, redone = self._redo(acc, term, self._midpoints.flags)
+            where = self._inexact_midpoints(acc, term) if self._midpoints.are_in(s) else ()
+            if len(where):
+                redone = self.twin.enter(acc.reshape(-1)[where], term.reshape(-1)[where])
                 self._cast(acc)
                 acc.reshape(-1)[where] = redone
             else:
                 self._cast(acc)
+
+    def _inexact_midpoints(self, acc: Float64Array, term: Float64Array) -> npt.NDArray[np.intp]:
+        """Where the sum is a midpoint that is not the exact sum: most midpoints are, where terms have few bits."""
+        where = np.flatnonzero(self._midpoints.flags)
+        _, error = two_sum(acc.reshape(-1)[where], term.reshape(-1)[where])
+        left: npt.NDArray[np.intp] = where[error != 0]
+        return left
 
     def join(self, acc: Array, other: Array) -> None:
         """acc = R(acc + other)."""
