@@ -43,11 +43,10 @@ def recipes(
     if not chosen:
         if as_toml:
             raise typer.BadParameter("--toml writes one recipe: say which, as in `recipes bf16 --toml`.")
-        every = [recipe_of(known) for known in recipe_names()]
         if output.as_json:
-            show_json("recipes", {"recipes": {recipe.name: _facts(recipe) for recipe in every}})
+            show_json("recipes", {"recipes": {known: _facts(recipe_of(known)) for known in recipe_names()}})
         else:
-            show(_list_text([recipe for recipe in every if recipe.name not in unit_recipe_names()]))
+            show(_list_text([recipe_of(known) for known in _engine_recipes()]))
         return 0
     if len(chosen) > 1:
         raise typer.BadParameter(f"one recipe at a time; several side by side: `recipes --table {' '.join(chosen)}`.")
@@ -61,9 +60,14 @@ def recipes(
     return 0
 
 
+def _engine_recipes() -> list[str]:
+    """The recipes that are not of a matrix unit alone."""
+    return [name for name in recipe_names() if name not in unit_recipe_names()]
+
+
 def _answer_table(names: list[str], output: OutputFlags) -> int:
     """Recipes side by side; without names, those of engines."""
-    recipes = [recipe_of(name) for name in names or recipe_names() if names or name not in unit_recipe_names()]
+    recipes = [recipe_of(name) for name in names or _engine_recipes()]
     if output.as_json:
         show_json("recipes", {"recipes": {r.name: _facts(r) | {"site": r.words()} for r in recipes}})
     else:
