@@ -26,7 +26,7 @@ MORE = [
     "bf16,product=bf16,acc=bf16", "bf16,attn.pv.acc=f32+neumaier", "f16,attn.pv.rounding=toward_negative",
     "bf16,attn.pv.acc=bf16+kahan,attn.softmax.acc=bf16+kahan",
     "bf16,kv=e4m3fn", "storage=tf32", "storage=e5m7,acc=e5m7", "storage=e4m3fn", "transformers-eager",
-    "candle-cpu-f16",
+    "candle-f16-cpu-neon",
 ]  # fmt: skip
 RECIPES = [*PLAIN, *MORE]
 CHUNKS = [(12,), (5, 7), (1,) * 12, (11, 1), (1, 11)]
@@ -134,7 +134,7 @@ def test_two_workers_give_the_bits_of_one(recipe):
     assert_same_bits(three, one)
 
 
-@pytest.mark.parametrize("recipe", ["f32", "bf16", "f16,acc=f16", "candle-cpu-f16", "storage=tf32"])
+@pytest.mark.parametrize("recipe", ["f32", "bf16", "f16,acc=f16", "candle-f16-cpu-neon", "storage=tf32"])
 def test_no_operation_changes_its_inputs_nor_what_an_earlier_one_gave(recipe):
     weights, tokens = tiny().weights, np.array(tokens_of("edges"))
     before = {name: tensor.tobytes() for name, tensor in weights.items()}

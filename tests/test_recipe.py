@@ -105,8 +105,8 @@ def test_of_two_selectors_as_narrow_the_later_line_wins():
 def test_a_later_layer_wins_even_with_the_wider_selector():
     base = Recipe(at=["attn.softmax.acc=bf16"])
     assert word(Recipe(base=base, at=["*.acc=f16"]), "attn.softmax.acc") == "f16"
-    assert word("candle-cpu-f16,storage=bf16", "attn.softmax.storage") == "bf16"
-    assert word("candle-cpu-f16,acc=f32", "attn.q_proj.acc") == "f32"
+    assert word("candle-f16-cpu-neon,storage=bf16", "attn.softmax.storage") == "bf16"
+    assert word("candle-f16-cpu-neon,acc=f32", "attn.q_proj.acc") == "f32"
 
 
 def test_at_wins_over_the_flags_of_the_same_recipe():
@@ -163,7 +163,7 @@ def test_a_recipe_a_mapping_a_path_and_a_text_are_all_accepted(tmp_path):
 def test_the_name_of_a_recipe_that_has_none_is_the_text_that_gives_it_again():
     for recipe in (
         Recipe(storage="bf16", acc="f16", kv="e4m3fn"),
-        Recipe(base="candle-cpu-f16", order="lanes:8", at={"lm_head.acc": "f32", "attn.softmax": "bf16"}),
+        Recipe(base="candle-f16-cpu-neon", order="lanes:8", at={"lm_head.acc": "f32", "attn.softmax": "bf16"}),
         Recipe(base="bf16"),
         Recipe(at=["*.acc=f16", "embed=bf16"]),
     ):
@@ -187,7 +187,8 @@ def test_a_file_that_is_based_on_itself_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("form", [
-    "f32", "candle-cpu-f16", "transformers-eager", "exact", "storage=tf32", "bf16,kv=e4m3fn,order=blocked:32 > lanes:2",
+    "f32", "candle-f16-cpu-neon", "transformers-eager", "exact", "storage=tf32",
+    "bf16,kv=e4m3fn,order=blocked:32 > lanes:2", "sglang-bf16-cuda-fp8kv", "candle-f16-cpu-x86",
     "f16,*.rounding=toward_zero,lm_head.acc.rounding=to_odd,embed.storage.rounding=ties_to_even",
     "f16,acc=f32+kahan,*.subnormals=ftz+daz,norm.root=one-over-sqrt,kv.overflow=saturate,attn.rope.form=once",
     "bf16,norm.product=exact,norm.compute=e5m10",
@@ -236,7 +237,7 @@ def test_equal_recipes_hash_alike_and_different_ones_differ():
 
 
 def test_the_package_brings_the_recipes_that_it_promises():
-    assert {"f32", "exact", "bf16", "f16", "transformers-eager", "candle-cpu-f16"} <= set(recipe_names())
+    assert {"f32", "exact", "bf16", "f16", "transformers-eager", *ENGINES} <= set(recipe_names())
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -249,8 +250,81 @@ def test_each_recipe_of_the_package_fits_and_names_its_source_and_status(name):
     recipe.check_fit()
 
 
+# What each engine was read to do: the words by which its recipe differs from the plain one of its format.
+ENGINES = {
+    "candle-f16-cpu-x86": [
+        "norm.*.root=divide", "norm.*.root_format=output", "attn.q_proj.order=blocked:512:f16", "lm_head.order=seq",
+        "attn.q_proj.acc=f32", "attn.scores.storage=f32", "attn.softmax.output=f32", "attn.pv.output=f16",
+        "attn.softmax.form=divide", "mlp.act.form=stepwise", "rope.table.output=f16", "attn.rope.form=each",
+    ],
+    "candle-f16-cpu-neon": ["attn.q_proj.acc=f16", "lm_head.acc=f16", "attn.pv.acc=f32", "norm.*.root=divide",
+                            "mlp.act.form=stepwise", "attn.q_proj.order=seq"],
+    "candle-bf16-metal": ["norm.*.root=rsqrt", "norm.*.root_format=output", "attn.softmax.form=reciprocal",
+                          "attn.pv.storage=f32", "attn.pv.output=bf16", "embed.storage=bf16", "mlp.act.form=stepwise"],
+    "candle-f16-metal": ["norm.*.root_format=output", "attn.pv.output=f16", "embed.storage=f16"],
+    "sglang-bf16-cuda": [
+        "norm.*.takes=unrounded", "norm.*.form=weight-then-round", "attn.residual.output=bf16", "rope.table.output=f32",
+        "attn.rope.form=once", "attn.softmax.sum_of=rounded", "attn.softmax.output=bf16", "attn.softmax.base=2",
+        "mlp.act.output=f32", "mlp.act_mul.compute=f32", "mlp.act_mul.output=bf16", "lm_head.output=bf16",
+        "kv.k.storage=bf16",
+    ],
+    "sglang-bf16-cuda-fp8kv": ["kv.k.storage=e4m3fn", "kv.v.storage=e4m3fn", "kv.k.overflow=saturate", "kv.k.scale=1",
+                               "attn.scores.storage=bf16", "norm.*.takes=unrounded"],
+    "sglang-bf16-cuda-fp32-head": ["lm_head.output=f32", "lm_head.storage=bf16", "mlp.act.output=f32"],
+    "vllm-bf16-cuda": ["norm.*.takes=stored", "norm.*.form=round-then-weight", "rope.table.output=bf16",
+                       "attn.rope.form=once", "attn.softmax.sum_of=terms", "mlp.act.output=bf16",
+                       "mlp.act_mul.compute=exact"],
+    "vllm-bf16-cuda-batch-invariant": ["norm.*.form=weight-then-round", "norm.*.root=one-over-sqrt",
+                                       "norm.*.takes=stored", "mlp.act.output=bf16"],
+    "torch-autocast-bf16-cpu": [
+        "embed.output=f32", "norm.*.output=f32", "attn.q_proj.storage=bf16", "attn.q_proj.output=bf16",
+        "attn.rope.output=f32", "kv.k.storage=f32", "kv.v.storage=bf16", "attn.scores.output=bf16",
+        "attn.scale.output=bf16", "attn.mask.output=f32", "attn.softmax.output=f32", "attn.pv.storage=bf16",
+        "attn.residual.output=f32", "mlp.act.storage=bf16", "mlp.act_mul.output=bf16", "lm_head.output=bf16",
+    ],
+    "torch-autocast-bf16-cuda": ["norm.*.root=rsqrt", "norm.*.mean=times-reciprocal", "attn.softmax.form=divide",
+                                 "attn.residual.output=f32", "kv.k.storage=f32", "lm_head.output=bf16"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_s_recipe_says_what_was_read_in_its_source(name):
+    recipe = recipe_of(name)
+    assert recipe.status == "policy"
+    assert any(
+        admits in recipe.evidence for admits in ("Open: ", "open; ", "this package's own", "As sglang-bf16-cuda")
+    )
+    for fact in ENGINES[name]:
+        path, wanted = fact.split("=")
+        for place in [path.replace("norm.*", n) for n in NORMS] if path.startswith("norm.*") else [path]:
+            assert word(recipe, place) == wanted, fact
+
+
+def test_candle_on_x86_stores_partial_sums_of_two_or_more_rows_only():
+    spec = recipe_of("candle-f16-cpu-x86").at("mlp.down_proj")
+    assert str(spec.shaped(M=1, N=576, K=1536).precision.order) == "seq"
+    assert str(spec.shaped(M=2, N=576, K=1536).precision.order) == "blocked:512:f16"
+    assert recipe_of("candle-f16-cpu-x86").at("lm_head").rules == ()
+
+
+def test_the_engines_of_one_family_differ_in_what_they_say_they_do_and_in_nothing_else():
+    def apart(one, other):
+        words, others = recipe_of(one).words(), recipe_of(other).words()
+        return {f"{site}.{key}" for site in SITES for key in {*words[site], *others[site]}
+                if words[site].get(key) != others[site].get(key)}  # fmt: skip
+
+    kv = {f"kv.{x}.{key}" for x in "kv" for key in ("storage", "overflow")}
+    assert apart("sglang-bf16-cuda", "sglang-bf16-cuda-fp8kv") == kv
+    assert apart("sglang-bf16-cuda", "sglang-bf16-cuda-fp32-head") == {"lm_head.output"}
+    assert apart("vllm-bf16-cuda", "vllm-bf16-cuda-batch-invariant") == {
+        f"{norm}.{key}" for norm in NORMS for key in ("form", "root")
+    }
+    formats = {key.rpartition(".")[2] for key in apart("torch-autocast-bf16-cpu", "torch-autocast-bf16-cuda")}
+    assert formats == {"order", "root", "mean", "form"}
+
+
 def test_candle_on_a_cpu_accumulates_in_f16_in_linear_layers_and_attends_in_f32():
-    words = recipe_of("candle-cpu-f16").words()
+    words = recipe_of("candle-f16-cpu-neon").words()
     linear = [s for s in MATMUL if s not in ("attn.scores", "attn.pv")]
     assert {words[s]["acc"] for s in linear} == {"f16"}
     assert {words[s]["storage"] for s in linear} == {"f16"}
@@ -286,7 +360,7 @@ def test_a_file_that_is_based_on_another_keeps_the_status_that_it_says(tmp_path)
 
 
 @pytest.mark.parametrize(("form", "error", "found"), [
-    ("bf17", RecipeError, r"Unknown recipe 'bf17'\. Did you mean 'bf16'\? Known: .*candle-cpu-f16"),
+    ("bf17", RecipeError, r"Unknown recipe 'bf17'\. Did you mean 'bf16'\? Known: .*candle-f16-cpu-neon"),
     ("", RecipeError, "Unknown recipe ''"),
     ("trnsformers-eager", RecipeError, "Did you mean 'transformers-eager'"),
     ("f32,", RecipeError, "'': expected KEY=WORD"),

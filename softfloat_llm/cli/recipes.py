@@ -28,7 +28,7 @@ def recipes(
     of_sites: Annotated[bool, typer.Option("--sites", help="What each site can be told, word by word.")] = False,
     output: OutputFlags,
 ) -> int:
-    """softfloat-llm recipes candle-cpu-f16
+    """softfloat-llm recipes candle-f16-cpu-neon
 
     Show what a recipe says at every site of the model; without a name, list the recipes. Whether an engine would run
     one: `recipes check ENGINE`.

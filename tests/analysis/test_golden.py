@@ -279,7 +279,7 @@ def test_what_a_golden_folder_holds_can_be_made_again(tmp_path):
     runs = {
         "free": simulate(tokens=PROMPT, recipe="bf16,acc=bf16,*.acc=bf16", steps=3),
         "taught": simulate(recipe="storage=e4m3,*.overflow=saturate", teacher=reference, taps=("lm_head.*",)),
-        "whole": simulate(tokens=PROMPT, recipe="candle-cpu-f16", steps=0),
+        "whole": simulate(tokens=PROMPT, recipe="candle-f16-cpu-neon", steps=0),
     }
     golden_write(tmp_path / "g", runs, made_by="a test")
     report = golden_check(tmp_path / "g", golden_again(tmp_path / "g", workers=2))

@@ -26,7 +26,7 @@ def sites_of(names: str) -> list[str]:
     return [site for word in names.split(", ") for site in select(word)]
 
 
-@pytest.mark.parametrize("names", [[], ["transformers-eager", "candle-cpu-f16", "nvidia-hopper-fp8-slow"]])
+@pytest.mark.parametrize("names", [[], ["transformers-eager", "candle-f16-cpu-neon", "nvidia-hopper-fp8-slow"]])
 def test_every_site_of_every_recipe_stands_in_one_cell(console: Console, names: list[str]) -> None:
     found = tables(console("recipes", "--table", *names).out)
     seen = []
@@ -48,8 +48,8 @@ def test_status_and_evidence_stand_under_each_table(console: Console) -> None:
 
 
 def test_recipes_that_are_named_stand_in_one_table_whatever_their_engines(console: Console) -> None:
-    found = tables(console("recipes", "--table", "bf16", "candle-cpu-f16", "bf16,acc=f16").out)
-    assert found[0][0] == ["site", "bf16", "candle-cpu-f16", "bf16,acc=f16"]
+    found = tables(console("recipes", "--table", "bf16", "candle-f16-cpu-neon", "bf16,acc=f16").out)
+    assert found[0][0] == ["site", "bf16", "candle-f16-cpu-neon", "bf16,acc=f16"]
     assert ["matmul", "bf16,f32,bf16", "bf16,f16,bf16"] in tables(
         console("recipes", "--table", "bf16", "bf16,acc=f16").out
     )[0]

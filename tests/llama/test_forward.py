@@ -19,7 +19,7 @@ from tests.checkpoints import BF16, config_dict, random_tensors, write_checkpoin
 
 LAYERS = 2
 RECIPES = [
-    "f32", "bf16", "f16", "exact", "transformers-eager", "candle-cpu-f16", "storage=tf32", "storage=e5m7",
+    "f32", "bf16", "f16", "exact", "transformers-eager", "candle-f16-cpu-neon", "storage=tf32", "storage=e5m7",
     "storage=e4m3fn", "storage=e2m1fn", "bf16,kv=e4m3fn", "bf16,output=f32", "bf16,*.acc=f16", "bf16,norm.acc=exact",
     "bf16,attn.softmax.acc=exact", "bf16,acc=f32+kahan", "f16,*.compute=f16", "bf16,rope.table=f32,attn.rope.form=once",
     "BF16_BF16_F32", "f16,attn.scores.output=e4m3fn",
@@ -218,7 +218,7 @@ def test_infinite_and_nan_values_pass_without_a_warning_of_numpy():
         for name in tensors:
             tensors[name] = round_to(tensors[name].astype(np.float64) * 3e38, "bf16")
 
-    for recipe in ("f32", "bf16", "f16", "candle-cpu-f16", "storage=e4m3fn", "exact", "f16,*.compute=f16"):
+    for recipe in ("f32", "bf16", "f16", "candle-f16-cpu-neon", "storage=e4m3fn", "exact", "f16,*.compute=f16"):
         passed(weights_of(huge), [1, 2, 3], recipe)
         passed(weights_of(set_to("model.embed_tokens.weight", (1, 0), np.inf)), [1, 2, 3], recipe)
 
