@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from softfloat_llm.analysis.names import named
 from softfloat_llm.analysis.step_logits import Count, Question, question
 from softfloat_llm.cli.options import AskFlags, PrecisionFlags, quoted
 from softfloat_llm.errors import RunError
+from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.recipe import Recipe, recipe_of
 from softfloat_llm.runs import Run, simulate
@@ -66,6 +68,18 @@ def run_of(
         return saved
     given = asked.arguments(what, progress)
     return named(simulate(recipe=precision.recipe(default), **given), given["model"])
+
+
+def all_taps_of(
+    what: str | None, precision: PrecisionFlags, asked: AskFlags, progress: Progress | None
+) -> tuple[Run, Callable[[], Model]]:
+    """The saved run, or the run that the words make with all taps (in f32 where they say no other); and its model."""
+    if (saved := saved_run(what)) is not None:
+        refuse_words(precision, asked, with_model=True)
+        return saved, lambda: question(saved, 0, model=asked.model).model
+    given = asked.arguments(what, progress) | {"taps": ("*",)}
+    run = named(simulate(recipe=precision.recipe("f32"), **given), given["model"])
+    return run, lambda: given["model"]
 
 
 # --- one step of it ---------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from softfloat_llm.cli.golden import golden
 from softfloat_llm.cli.groups import verb_with
 from softfloat_llm.cli.margins import margins
 from softfloat_llm.cli.promote import promote_verb
+from softfloat_llm.cli.ranges import ranges
 from softfloat_llm.cli.recipes import recipes
 from softfloat_llm.cli.recipes_check import check_verb
 from softfloat_llm.cli.screen import say, show, silence_stdout
@@ -54,6 +55,7 @@ _SUMMARIES = {
     ties: "Steps whose best logits tie in a format.",
     budget: "How much of an error each stage or site makes.",
     bisect: "Which site's precision flipped a token.",
+    ranges: "Largest and smallest values; what would overflow in f16.",
     formats: "What each number format is.",
     recipes: "The precision policies of engines, as data.",
     taps: "The named values of a forward pass.",

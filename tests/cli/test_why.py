@@ -19,6 +19,9 @@ ANSWERS = {
     "budget": ["budget", "The cup is"],
     "budget by site": ["budget", "The cup is", "--by", "site", "--storage", "f16", "--acc", "f16"],
     "bisect": ["bisect", "Anna likes", "--fast"],
+    "ranges": ["ranges"],
+    "ranges of a dry run": ["ranges", "--what-if", "acc=f16", "--kv-scales", "e4m3fn"],
+    "ranges for a cache": ["ranges", "--kv-scales", "e4m3fn", "--format", "bf16"],
 }
 """Commands that run on the built-in model, each in a second or so."""
 
@@ -160,3 +163,35 @@ def test_wrong_words_of_budget_are_told(console: Console) -> None:
         assert said in answer.err
     assert console("budget", "--pair", "1,960").code == 3
     assert console("budget", "--pair", "1,2", "-q").code == 0
+
+
+# --- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def test_ranges_of_a_saved_run_are_those_of_the_taps_that_it_kept(console: Console, tmp_path: Path) -> None:
+    words = ["The cup is", "--storage", "f16"]
+    assert console("simulate", *words, "--taps", "*", "--save", tmp_path / "all").code == 0
+    assert console("simulate", *words, "--save", tmp_path / "few").code == 0
+    told = json.loads(console("ranges", *words, "--what-if", "acc=f16", "--json").out)
+    again = json.loads(console("ranges", tmp_path / "all", "--what-if", "acc=f16", "--json").out)
+    assert {key: told[key] for key in told if key not in ("recipe", "what_if")} == {
+        key: again[key] for key in told if key not in ("recipe", "what_if")
+    }
+    assert told["what_if"]["partials"] == again["what_if"]["partials"]
+    few = json.loads(console("ranges", tmp_path / "few", "--json").out)
+    assert all(one["stage"] == "out" for one in few["taps"])
+    for words in (["--what-if", "acc=f16"], ["--kv-scales", "e4m3fn"]):
+        answer = console("ranges", tmp_path / "few", *words)
+        assert (answer.code, "--taps" in answer.err) == (3, True)
+
+
+def test_wrong_words_of_ranges_are_told(console: Console) -> None:
+    for words, said in (
+        (["--format", "bf61"], "Did you mean 'bf16'?"),
+        (["--format", "e8m0fnu"], "no negative values"),
+        (["--what-if", "norms.acc=f16"], "Unknown site"),
+        (["--kv-scales", "fp9"], "Unknown format"),
+    ):
+        answer = console("ranges", *words)
+        assert answer.code == 2, words
+        assert said in answer.err
