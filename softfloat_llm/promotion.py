@@ -32,9 +32,9 @@ class Promotion:
     """What an operation makes of the types of its operands.
 
     `result`: the type of what it gives, None where it is refused, in the words `says`. `scalar`: how the value of a
-    scalar enters, `rounded` (to `scalar_format`, before the operation), `wide` (kept at `scalar_format`), or
-    `reciprocal` (1/t is rounded, then multiplied by the wide scalar); empty where there is none. `accumulator`: what a
-    reduction adds in.
+    scalar enters, `rounded` (to `scalar_format`, before the operation), `wide` (kept at `scalar_format`), `reciprocal`
+    (1/t is rounded, then multiplied by the wide scalar) or `rounded, then reciprocal` (times its reciprocal);
+    empty where there is none. `accumulator`: what a reduction adds in.
     """
 
     rules: str
