@@ -26,7 +26,8 @@ MORE = [
     "bf16,product=bf16,acc=bf16", "bf16,attn.pv.acc=f32+neumaier", "f16,attn.pv.rounding=toward_negative",
     "bf16,attn.pv.acc=bf16+kahan,attn.softmax.acc=bf16+kahan",
     "bf16,kv=e4m3fn", "storage=tf32", "storage=e5m7,acc=e5m7", "storage=e4m3fn", "transformers-eager",
-    "candle-f16-cpu-neon",
+    "candle-f16-cpu-neon", "sglang-bf16-cuda-fp8kv", "torch-autocast-bf16-cpu",
+    "f16,kv=e4m3fn,kv.scale=0.3,norm.takes=unrounded-statistics,linear.order=blocked:16:f16",
 ]  # fmt: skip
 RECIPES = [*PLAIN, *MORE]
 CHUNKS = [(12,), (5, 7), (1,) * 12, (11, 1), (1, 11)]

@@ -179,8 +179,11 @@ def _other_questions(run: Run, entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _other_recipe(run: Run, entry: Mapping[str, Any]) -> Iterator[str]:
-    """The first setting in which the recipes differ: said only where values differ, for that alone is no failure."""
-    golden = entry["recipe"]["site"]
+    """The first setting in which the recipes differ: said only where values differ, for that alone is no failure.
+
+    What the golden run does not say, because an option is younger, is the usual.
+    """
+    golden = recipe_of({"name": "golden", "site": entry["recipe"]["site"]}).words()
     for site, words in run.recipe.words().items():
         for key in sorted({*words, *golden.get(site, {})}):
             found, kept = words.get(key), golden.get(site, {}).get(key)

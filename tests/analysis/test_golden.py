@@ -125,6 +125,18 @@ def test_another_recipe_is_told_only_where_values_differ(tmp_path):
     assert report.problems == ("run: the recipes differ: lm_head.order is reverse, in the golden run seq",)
 
 
+def test_an_option_that_is_younger_than_the_golden_run_is_no_difference_of_recipes(tmp_path):
+    golden_write(tmp_path / "g", made_run("f32"), made_by="a test")
+    manifest = json.loads((tmp_path / "g" / "manifest.json").read_text())
+    sites = manifest["runs"]["run"]["recipe"]["site"]
+    del sites["choice"], sites["norm.input"]["mean"]
+    (tmp_path / "g" / "manifest.json").write_text(json.dumps(manifest))
+    other = changed(LOGITS, (0, 0), 9.0)
+    assert golden_check(tmp_path / "g", made_run("f32", logits=other)).problems == ()
+    report = golden_check(tmp_path / "g", made_run("f32,choice.ties=last", logits=other))
+    assert report.problems == ("run: the recipes differ: choice.ties is last, in the golden run lowest",)
+
+
 def test_other_tokens_chosen_from_the_same_values_are_told(kept):
     report = golden_check(kept, made_run("bf16", generated=(3,)))
     assert report.problems == ("run: chose [3], the golden run [1]",)
