@@ -62,8 +62,8 @@ def test_the_recipes_of_the_package_are_run_by_their_own_engines():
         if name.startswith("transformers"):
             attention = "eager" if "eager" in name else "sdpa"
             assert check(name, f"transformers-{attention}") == []
-        if name.startswith("candle-cpu"):
-            assert check(name, "candle-cpu") == []
+        if name.startswith("candle"):
+            assert check(name, "candle-metal" if "metal" in name else "candle-cpu") == []
 
 
 def test_an_unknown_engine_is_refused_with_the_nearest():

@@ -23,7 +23,7 @@ def test_what_runs_exits_with_0_and_says_what_is_to_be_known(console: Console) -
     answer = console("recipes", "check", "candle-cpu", "--storage", "f16")
     assert answer.code == 0
     assert "answer   candle-cpu runs it." in answer.out
-    assert "accumulators are f16" in answer.out
+    assert "f16 products are f16 too" in answer.out
     assert console("recipes", "check", "jax", "--storage", "e4m3fn", "-q").out == "No refusal by jax is known.\n"
 
 

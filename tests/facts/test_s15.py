@@ -20,7 +20,7 @@ def test_s15_candle_on_a_cpu_has_no_bf16_product_and_with_accelerate_no_f16_one_
     assert first_words("bf16", "candle-accelerate") == "unsupported dtype BF16 for op matmul"
     assert first_words("f16", "candle-accelerate") == "the accelerate backend does not support f16 matmul"
     assert is_known_to_run("f16", "candle-cpu")
-    assert "accumulators are f16" in remarks("f16", "candle-cpu")[0].what
+    assert "f16 products are f16 too" in remarks("f16", "candle-cpu")[0].what
 
 
 @pytest.mark.parametrize("engine", ["candle-metal", "transformers-eager", "transformers-sdpa", "transformers-mps"])
