@@ -71,14 +71,14 @@ def run_of(
 
 
 def all_taps_of(
-    what: str | None, precision: PrecisionFlags, asked: AskFlags, progress: Progress | None
+    what: str | None, precision: PrecisionFlags, asked: AskFlags, progress: Progress | None, *, default: str = "f32"
 ) -> tuple[Run, Callable[[], Model]]:
-    """The saved run, or the run that the words make with all taps (in f32 where they say no other); and its model."""
+    """The saved run, or the run that the words make with all taps; and its model."""
     if (saved := saved_run(what)) is not None:
         refuse_words(precision, asked, with_model=True)
         return saved, lambda: question(saved, 0, model=asked.model).model
     given = asked.arguments(what, progress) | {"taps": ("*",)}
-    run = named(simulate(recipe=precision.recipe("f32"), **given), given["model"])
+    run = named(simulate(recipe=precision.recipe(default), **given), given["model"])
     return run, lambda: given["model"]
 
 
@@ -135,6 +135,21 @@ def step_of(
         step = telling_step(simulate(recipe=recipe, **given, teacher=teacher), reference, given["model"])
     made = question(teacher, step or 0, model=given["model"], workers=asked.workers, before=before)
     return StepAsked(replace(made, is_ours=True), recipe, reference)
+
+
+def last_step_of(
+    what: str | None, precision: PrecisionFlags, asked: AskFlags, progress: Progress | None
+) -> tuple[Question, Recipe]:
+    """The last step of a saved run, or of the run that the words make; and its recipe."""
+    if (saved := saved_run(what)) is not None:
+        refuse_words(precision, asked, with_model=True)
+        last = len(saved.fed) - len(saved.prompt_tokens)
+        return question(saved, last, model=asked.model, workers=asked.workers, before=_counting(progress)), saved.recipe
+    recipe, given = precision.recipe(), asked.arguments(what, progress)
+    run = simulate(recipe=recipe, **given)
+    last = len(run.fed) - len(run.prompt_tokens)
+    made = question(run, last, model=given["model"], workers=asked.workers, before=_counting(progress))
+    return replace(made, is_ours=True), recipe
 
 
 def _counting(progress: Progress | None) -> Count | None:

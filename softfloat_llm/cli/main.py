@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from softfloat_llm.cli.bisect import bisect
+from softfloat_llm.cli.bound import bound
 from softfloat_llm.cli.budget import budget
 from softfloat_llm.cli.compare import compare
 from softfloat_llm.cli.fetch import fetch
@@ -56,6 +57,7 @@ _SUMMARIES = {
     budget: "How much of an error each stage or site makes.",
     bisect: "Which site's precision flipped a token.",
     ranges: "Largest and smallest values; what would overflow in f16.",
+    bound: "How far right results may lie apart; what a test must allow.",
     formats: "What each number format is.",
     recipes: "The precision policies of engines, as data.",
     taps: "The named values of a forward pass.",

@@ -12,6 +12,7 @@ import pytest
 from softfloat_llm.analysis.golden import golden_write
 from softfloat_llm.cli import (
     bisect,
+    bound,
     budget,
     compare,
     fetch,
@@ -41,6 +42,7 @@ VERBS = {
     "budget": budget.budget,
     "bisect": bisect.bisect,
     "ranges": ranges.ranges,
+    "bound": bound.bound,
     "golden write": golden.write,
     "golden check": golden.check,
     "formats": formats.formats,

@@ -21,6 +21,7 @@ ANSWERS = {
     "bisect": ["bisect", "Anna likes", "--fast"],
     "ranges": ["ranges"],
     "ranges of a dry run": ["ranges", "--what-if", "acc=f16", "--kv-scales", "e4m3fn"],
+    "bound": ["bound", "The cup is", "--orders", "4", "--acc", "f16", "--storage", "f16"],
     "ranges for a cache": ["ranges", "--kv-scales", "e4m3fn", "--format", "bf16"],
 }
 """Commands that run on the built-in model, each in a second or so."""
@@ -194,4 +195,46 @@ def test_wrong_words_of_ranges_are_told(console: Console) -> None:
     ):
         answer = console("ranges", *words)
         assert answer.code == 2, words
+        assert said in answer.err
+
+
+# --- bound ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_dot_product_has_a_band(console: Console) -> None:
+    words = ["bound", "--dot", "256,1,1", "1,0x1p0,1", "--storage", "bf16", "--acc", "bf16", "--orders", "reverse"]
+    out = console(*words).out
+    assert "The widest band is 2 (1 bf16 ulp in [256, 512))" in out
+    assert json.loads(console(*words, "--json").out)["widest"]["high"] == 258.0
+    assert len(out.splitlines()) < 25
+
+
+def test_the_sums_of_one_place_have_a_band(console: Console, tmp_path: Path) -> None:
+    words = ["The cup is", "--storage", "f16", "--acc", "f16"]
+    place = ["--sums", "layers.3.mlp.down_proj", "--json"]
+    told = console("bound", *words, *place).out
+    assert json.loads(told)["kind"] == "sums"
+    assert console("simulate", *words, "--taps", "*mlp.down_proj.in", "--save", tmp_path / "run").code == 0
+    assert console("bound", tmp_path / "run", *place).out == told
+    assert console("bound", tmp_path / "run", "--sums", "lm_head").code == 3
+
+
+def test_a_saved_run_has_the_band_of_its_last_step(console: Console, saved: dict[str, Path]) -> None:
+    told = json.loads(console("bound", saved["bf16"], "--orders", "2", "--json").out)
+    assert (told["kind"], told["step"], told["orders"]) == ("logits", 1, ["perm:0", "perm:1"])
+
+
+def test_wrong_words_of_bound_are_told(console: Console) -> None:
+    for words, code, said in (
+        (["--orders", "0"], 2, "at least one other order"),
+        (["--orders", "lane:8"], 2, "Did you mean 'lanes'?"),
+        (["--sites", "matmuls"], 2, "Did you mean 'matmul'?"),
+        (["--dot", "1,x", "1,2"], 2, "expected numbers"),
+        (["--dot", "", "1,2"], 2, "holds no number"),
+        (["--dot", "1", "1,2"], 2, "A band takes"),
+        (["a prompt", "--dot", "1", "1"], 2, "two rows of numbers"),
+        (["--sums", "mlp.act"], 3, "no linear layer"),
+    ):
+        answer = console("bound", *words)
+        assert answer.code == code, words
         assert said in answer.err
