@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from softfloat_llm.recipe import recipe_of
 from softfloat_llm.report.site_tables import sites_facts, sites_text
@@ -12,7 +13,8 @@ from tests.console import output
 
 
 def cells(text):
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    rows = (re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("|"))
+    return [[cell.strip().replace("\\|", "|") for cell in row] for row in rows]
 
 
 def test_every_site_key_option_and_word_stands_in_the_tables_with_what_it_means():
