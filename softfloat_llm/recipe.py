@@ -127,6 +127,7 @@ class Recipe:
                 f"  candle would say: dtype mismatch in rope {_shout(rope.storage)} {_shout(table.output)}"
                 f" {_shout(table.output)}"
             )
+        self._check_blocks()
         streams = {"embed": "attn.residual", "attn.residual": "mlp.residual", "mlp.residual": "attn.residual"}
         for giver, taker in streams.items():
             given, taken = self.at(giver), self.at(taker)
@@ -138,6 +139,21 @@ class Recipe:
                     f"  They must share a format: give embed, attn.residual and mlp.residual one, for example\n"
                     f"  --at embed={taken.storage} --at attn.residual={taken.storage} --at mlp.residual={taken.storage}"
                 )
+
+    def _check_blocks(self) -> None:
+        """Raises RecipeError where the sites of attention disagree about blocks of keys."""
+        softmax, values = self.at("attn.softmax"), self.at("attn.pv")
+        in_blocks = softmax.options["online"] != "0" or any(rule.key == "online" for rule in softmax.rules)
+        acc = values.precision.acc
+        if in_blocks and (acc.method != "plain" or acc.format is None):
+            raise RecipeError(
+                f"attn.softmax.online corrects a running output: attn.pv.acc must be a plain format, not {acc}."
+            )
+        if not in_blocks and values.options["kept"] != "acc":
+            raise RecipeError(
+                f"attn.pv.kept={values.options['kept']} is for blocks of keys, of which there are none: add"
+                " --at attn.softmax.online=N, or drop it."
+            )
 
     def words(self) -> dict[str, dict[str, str]]:
         """The full expansion: site -> key -> word. Two recipes with the same expansion give the same bits."""

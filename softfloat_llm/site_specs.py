@@ -190,14 +190,39 @@ def site_spec(site: Site, settings: Mapping[str, Setting], rules: tuple[Setting,
             if isinstance(option, FormatOption) and options[key] not in option.words:
                 _refuse_f64(key, options[key])
         compute = format_of(words.get("compute", "f32")) if "compute" in site.keys else f32
-        if options.get("exp", "correct") != "correct" and compute != f32:
-            raise RecipeError(f"exp={options['exp']!r} is made of float32 steps: compute must be f32, not {compute}.")
         spec = SiteSpec(site.name, _precision(site, words, compute), compute, options, settings, rules)
+        _check_options(spec)
     except WordError as error:
         raise type(error)(f"At site {site.name!r}: {error}") from None
     for rule in rules:  # a rule that is never met must have a meaning too
-        spec._replaced((rule,))
+        _check_storage(spec._replaced((rule,)), spec, rule)
     return spec
+
+
+def _check_options(spec: SiteSpec) -> None:
+    """Raises RecipeError for options that do not go together, or not with the site's stages."""
+    options, acc = spec.options, spec.precision.acc
+    for key in ("exp", "functions"):
+        word = options.get(key, "correct")
+        if word != "correct" and spec.compute != f32:
+            raise RecipeError(f"{key}={word!r} is made of float32 steps: compute must be f32, not {spec.compute}.")
+    if options.get("base", "e") == "2" and options["exp"] != "correct":
+        raise RecipeError(f"base=2 has correctly rounded powers: exp must be correct, not {options['exp']}.")
+    if options.get("online", "0") == "0":
+        return
+    if options["normalise"] != "after":
+        raise RecipeError(f"online={options['online']}: the sum is known at the end, so normalise must be after.")
+    if acc.method != "plain" or acc.format is None:
+        raise RecipeError(f"online={options['online']} corrects a running sum: acc must be a plain format, not {acc}.")
+
+
+def _check_storage(shaped: SiteSpec, spec: SiteSpec, rule: Setting) -> None:
+    """A tap has one format for all shapes: that of the plain storage, which holds what the rules round to."""
+    if rule.key == "storage" and not shaped.storage.is_subset_of(spec.storage):
+        raise RecipeError(
+            f"At site {spec.site!r}: {rule} is no part of storage={spec.storage}. Make the widest the plain one, and"
+            f" say when a narrower one holds: storage={shaped.storage}, and a rule with {spec.storage}."
+        )
 
 
 def _refuse_f64(key: str, word: str | None) -> None:
@@ -235,11 +260,17 @@ def settings_of(path: str, word: str) -> list[Setting]:
 
 
 _NOT_BY_SHAPE = ("storage", "output", "compute")
+_ATTENTION_BY_SHAPE = {
+    ("attn.scores", "storage"), ("attn.softmax", "online"), ("attn.softmax", "exp"), ("attn.pv", "kept"),
+}  # fmt: skip
+"""What kernels of attention for few and for many queries do apart, beside how they sum (llama.cpp has such two)."""
 
 
 def _check_rule(setting: Setting) -> None:
     """Rules speak of how a sum is made. Formats of tensors and forms of elementwise steps hold for all shapes."""
     if setting.when is None:
+        return
+    if {(name, setting.key) for name in takers(setting)} <= _ATTENTION_BY_SHAPE and not setting.when.has_place:
         return
     is_format = setting.key in _NOT_BY_SHAPE or setting.key.startswith("storage.")
     elsewhere = [

@@ -99,6 +99,7 @@ _EXP: dict[str, Option] = {
             "vector-u20": "the polynomial of PyTorch's CPU flash attention for f32",
             "glibc": "expf of the GNU C library",
             "ggml": "the polynomial of ggml's vectors of 16, glibc's on what is left",
+            "ggml-padded": "ggml's vectors throughout: what is left is part of a vector too",
             "mlx": "MLX's polynomial on a CPU",
         },
     )

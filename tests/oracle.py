@@ -138,6 +138,11 @@ def sum_in_order(order, terms, machine, init=None, permute=None):
         size, groups = int(size), chunks(terms, int(neighbours or 1))
         lanes = [[t for group in groups[i::size] for t in group] for i in range(size)]
         parts = lanes if word == "lanes" else chunks(terms, -(-len(terms) // size) or 1)
+        if word == "lanes" and arguments[1:] and arguments[-1] not in ("half", "adj", "seq"):
+            if len(lanes) == 1 and inner == "seq":
+                return add_up(lanes[0], machine, init, arguments[-1])
+            total = in_kept_lanes(lanes, inner, arguments[1:], machine, permute)
+            return total if init is None else machine.add(init, total)
         if len(parts) <= 1 and not (word == "split-k" and arguments[1:] and parts):
             return sum_in_order(inner, parts[0] if parts else [], machine, init, permute)
         values = [sum_in_order(inner, part, machine, None, permute) for part in parts]
@@ -150,6 +155,21 @@ def sum_in_order(order, terms, machine, init=None, permute=None):
     else:
         total = joined([machine.round(t) for t in terms], arguments[0], machine) if terms else 0.0
     return total if init is None else machine.add(init, total)
+
+
+def in_kept_lanes(lanes, inner, arguments, machine, permute):
+    """Lanes that are kept in a format: every sum in a lane, and of two of them, is rounded to it."""
+    *join, kept = arguments
+
+    class Kept:
+        def add(self, x, y):
+            return round_exact(machine.add(x, y), kept, machine.mode)
+
+    if inner == "seq":
+        values = [add_up(lane, machine, None, kept) for lane in lanes]
+    else:
+        values = [round_exact(sum_in_order(inner, lane, machine, None, permute), kept, machine.mode) for lane in lanes]
+    return joined(values, (join or ["half"])[0], Kept())
 
 
 def add_up(values, machine, init=None, stored=None):

@@ -86,13 +86,17 @@ def scores(q: Array, k: Array, spec: SiteSpec) -> Taps:
     """q k^T for each head with the keys of its group. q (T, H, C), k (S, G, C); the result (T, H, S).
 
     Query t stands at S - T + t; the scores of later keys are `HIDDEN`.
-    **Rounds:** q and k to the storage; then as `reduce.matmul`. queries=flash: block by block (see `query_blocks`).
+    **Rounds:** q and k to the storage (and to a narrower one, where a rule says so); then as `reduce.matmul`.
+    queries=flash: block by block (see `query_blocks`).
     """
     queries, keys = entered_values(q, spec), entered_values(k, spec)
 
     def made(rows: slice, seen: int) -> Taps:
         at = spec.shaped(M=rows.stop - rows.start, N=seen, K=q.shape[2], B=q.shape[1])
-        return _grouped(queries[rows], keys[:seen].transpose(1, 2, 0), at)
+        taps = _grouped(entered_values(queries[rows], at), entered_values(keys[:seen], at).transpose(1, 2, 0), at)
+        if at.storage == spec.storage:
+            return taps
+        return taps._replace(enter=carry(widen(taps.enter), spec.storage))  # a tap has one carrier for all shapes
 
     taps = in_query_blocks(len(q), len(k), spec, made)
     assert taps.acc is not None

@@ -62,19 +62,25 @@ def _online(wide: Float64Array, taps: Taps, spec: SiteSpec) -> tuple[Taps, Pendi
     """Blocks of N keys, each against the largest score so far. wide (T, H, S), -inf where not seen.
 
     **Rounds:** in each block as `softmax` does; exp(old largest - new) to `compute`, the correction; then the sum so
-    far times it plus that of the block, once, to `acc`.
+    far times it plus that of the block, once, to `acc`. Where `acc` is f64, the sum so far is kept in `compute`: it is
+    rounded to it after the product, and after the sum of the block, as `acc` has it, is added.
     """
     keys, at = int(spec.options["online"]), _summing(spec)
-    assert at.acc.format is not None
+    wider = at.acc.format is not None and at.acc.format.precision > 24
+    kept = spec.compute if wider else at.acc.format
+    assert kept is not None
     top, total = np.full((*wide.shape[:2], 1), HIDDEN), np.zeros(wide.shape[:2])
     parts, corrections = [], []
     for start in range(0, wide.shape[-1], keys):
         block = wide[..., start : start + keys]
         largest = np.maximum(top, block.max(axis=-1, keepdims=True))
         parts.append(_powers(block, largest, spec))
-        corrections.append(_powers(top, largest, spec))
+        corrections.append(_powers(top, largest, spec, alone=True))
         own = widen(reduce.sum_stages(_as_terms(parts[-1], spec), at).acc)
-        total = round_sum(total * corrections[-1][..., 0], own, at.acc.format, **at.rules("acc"))
+        corrected = total * corrections[-1][..., 0]
+        if wider:
+            corrected = round_wide(corrected, kept)
+        total = round_sum(corrected, own, kept, **at.rules("acc"))
         top = largest
     acc, out = reduce.rounded_output(total, at)
     factor = ops.div(1.0, widen(out), spec.compute)
@@ -82,13 +88,13 @@ def _online(wide: Float64Array, taps: Taps, spec: SiteSpec) -> tuple[Taps, Pendi
     return taps, Pending(factor, keys, np.concatenate(corrections, axis=-1))
 
 
-def _powers(x: Float64Array, largest: Float64Array, spec: SiteSpec) -> Float64Array:
+def _powers(x: Float64Array, largest: Float64Array, spec: SiteSpec, *, alone: bool = False) -> Float64Array:
     """e or 2 to x - largest, both steps rounded to `compute`."""
     with np.errstate(invalid="ignore"):  # -inf less -inf is NaN
         lowered = round_wide(x - largest, spec.compute)
     if spec.options["base"] == "2":
         return functions.function_wide("pow", (np.full_like(lowered, 2.0), lowered), spec.compute)
-    return exponential(lowered, spec)
+    return exponential(lowered, spec, alone=alone)
 
 
 def _summing(spec: SiteSpec) -> Precision:

@@ -12,7 +12,7 @@ import numpy as np
 
 from softfloat_llm.numerics import functions
 from softfloat_llm.numerics.accumulate import arithmetic_of, terms_of, terms_until_nonfinite
-from softfloat_llm.numerics.engine_functions import EXPONENTIALS
+from softfloat_llm.numerics.engine_functions import EXPONENTIALS, OF_ONE
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_block, round_wide
@@ -53,10 +53,15 @@ def given_values(wide: Float64Array, spec: SiteSpec) -> Array:
     return carry(round_wide(wide, spec.output, **spec.precision.rules("output")), spec.output)
 
 
-def exponential(x: Float64Array, spec: SiteSpec) -> Float64Array:
-    """e^x (...) in `compute`: correctly rounded, or as the engine that the option `exp` names has it."""
+def exponential(x: Float64Array, spec: SiteSpec, *, alone: bool = False) -> Float64Array:
+    """e^x (...) in `compute`: correctly rounded, or as the engine that the option `exp` names has it.
+
+    `alone`: each x by itself (..., 1), not as part of a vector.
+    """
     name = spec.options["exp"]
-    return functions.exp_wide(x, spec.compute) if name == "correct" else EXPONENTIALS[name](x)
+    if name == "correct":
+        return functions.exp_wide(x, spec.compute)
+    return (OF_ONE if alone else EXPONENTIALS)[name](x)
 
 
 def terms_left(a: Array, b: Array, at: Precision) -> tuple[int, int]:

@@ -181,6 +181,10 @@ EXPONENTIALS: dict[str, Callable[[Float64Array], Float64Array]] = {
     "vector-u20": _on_whole_vectors(vector_exp_u20, _double_exp),
     "glibc": glibc.exp,
     "ggml": _on_whole_vectors(ggml_vector_exp, glibc.exp),
+    "ggml-padded": ggml_vector_exp,
     "mlx": mlx_exp,
 }
 """Name -> function on float32 values; "correct" is `functions.exp_wide`, in any format."""
+
+OF_ONE = EXPONENTIALS | {"ggml-padded": glibc.exp}
+"""The same for a single value, which is no part of a vector."""

@@ -52,9 +52,10 @@ class Level:
 class Order:
     """The shape of a summation. `Order(text)` parses the text form; equal texts are equal orders.
 
-    `seq` `reverse` `pairwise` `tree:adj` `tree:half` `tree:@FILE` `lanes:W[:half|adj|seq]`
+    `seq` `reverse` `pairwise` `tree:adj` `tree:half` `tree:@FILE` `lanes:W[:half|adj|seq][:FORMAT]`
     `blocked:B[:FORMAT]` `split-k:S[:FORMAT]` `perm:SEED`, and `A > B`: the blocks, lanes or chunks of A are each summed
-    in order B. A format: chunks are rounded to it before they join; what blocks are added to is after each of them.
+    in order B. A format: chunks are rounded to it before they join; what blocks are added to is after each of them;
+    lanes are, and each sum of two of them (`blocked:16 > lanes:16:f32` with acc=f64 joins vectors of float32 in f64).
     `swap:N`: the terms of each group of N neighbours in reverse (VDPBF16PS takes pairs odd first: `swap:2`).
     `lanes:WxG`: G neighbours go to one lane together. Lanes may also join by distances, `lanes:16:8.1.2.4`: lane l with
     lane l + 8, what is left at distance 1, and so on.
@@ -160,16 +161,16 @@ def _parse_level(part: str, text: str) -> Level:
 
 
 def _parse_options(level: Level, rest: Sequence[str], part: str, text: str) -> Level:
+    if level.head == "lanes" and rest and (rest[0] in _JOINS or _joins_all(rest[0], level.size)):
+        level, rest = replace(level, join=rest[0]), rest[1:]
     _expect(len(rest) <= (level.head in ("lanes", "blocked", "split-k")), part, text, "too many arguments")
     if not rest:
         return level
-    if level.head == "lanes":
-        is_known = rest[0] in _JOINS or _joins_all(rest[0], level.size)
-        _expect(is_known, part, text, f"lanes join by one of {', '.join(_JOINS)}, or by distances such as 4.2.1")
-        return replace(level, join=rest[0])
     try:
         return replace(level, partial=format_of(rest[0]))
     except FormatError as error:
+        joins = f"lanes join by one of {', '.join(_JOINS)}, by distances such as 4.2.1, or in a format"
+        _expect(level.head != "lanes", part, text, joins)
         raise OrderError(f"Order {text!r}: partial sums of {part!r} are stored in a format. {error}") from None
 
 
@@ -218,7 +219,7 @@ def _build(levels: tuple[Level, ...], terms: tuple[int, ...], text: str) -> Node
         case "tree":
             return _explicit(level.explicit, terms, text) if level.explicit else _join_by(level.join, list(terms))
         case "lanes":
-            return _join_by(level.join, [_build(inner, lane, text) for lane in _lanes(terms, level)])
+            return _join_lanes(level, [_build(inner, lane, text) for lane in _lanes(terms, level)])
         case "blocked":
             blocks = (_build(inner, block, text) for block in _chunks(terms, level.size))
             # a lone term that its own order rounds is a block of one, not a term that enters unrounded
@@ -251,6 +252,30 @@ def _build(levels: tuple[Level, ...], terms: tuple[int, ...], text: str) -> Node
         case "perm":
             return _build(inner, tuple(terms[i] for i in permutation(len(terms), level.size)), text)
     raise AssertionError(level.head)
+
+
+def _join_lanes(level: Level, lanes: list[Node]) -> Node:
+    """The lanes joined; where they are kept in a format, every sum in a lane and of two lanes is rounded to it."""
+    if level.partial is None:
+        return _join_by(level.join, lanes)
+    kept = [_kept_in(level.partial, lane) for lane in lanes]
+    return _rounded_joins(_join_by(level.join, list(kept)), level.partial, set(map(id, kept)))
+
+
+def _kept_in(fmt: Format, lane: Node) -> Node:
+    if isinstance(lane, Chain) and lane.stored is None:
+        return Chain(lane.parts, fmt)
+    return Rounded(Join((lane,)) if isinstance(lane, int) else lane, fmt)
+
+
+def _rounded_joins(node: Node, kept: Format, lanes: set[int]) -> Node:
+    """A tree over lanes with every sum rounded; several at once are added in turn."""
+    if id(node) in lanes or not isinstance(node, Join):
+        return node
+    total, *others = (_rounded_joins(part, kept, lanes) for part in node.parts)
+    for other in others:
+        total = Rounded(Join((total, other)), kept)
+    return total
 
 
 def _lanes(terms: tuple[int, ...], level: Level) -> Iterator[tuple[int, ...]]:

@@ -20,7 +20,7 @@ from softfloat_llm.numerics.rounding import MODES, round_to
 
 ORDERS = [
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:4", "lanes:8:adj", "blocked:7", "split-k:3",
-    "split-k:2:bf16", "perm:5", "blocked:32 > lanes:2", "blocked:9:bf16", "blocked:16:f16 > lanes:2",
+    "split-k:2:bf16", "perm:5", "blocked:32 > lanes:2", "blocked:9:bf16", "blocked:16:f16 > lanes:2", "lanes:8:bf16",
 ]  # fmt: skip
 FAST = {
     "f32 native, exact products": ("f16,acc=f32", "native"),

@@ -35,7 +35,8 @@ def nested(n, text="0", left=True):
 
 STORED = [
     "blocked:4:bf16", "blocked:3:bf16 > lanes:2", "lanes:2 > blocked:2:bf16", "blocked:1:f16",
-    "blocked:6:f16 > pairwise",
+    "blocked:6:f16 > pairwise", "lanes:4:bf16", "lanes:3:seq:f16", "lanes:8:adj:bf16 > pairwise",
+    "blocked:16 > lanes:16:f16",
 ]  # fmt: skip
 
 
@@ -64,7 +65,8 @@ def test_different_orders_differ():
         ("sqe", "Did you mean 'seq'?"), ("", "Unknown order ''"), ("lanes", "lanes:W"), ("lanes:0", "0 is below 1"),
         ("lanes:-1", "'-1' is not a whole number"), ("lanes:٣", "not a whole number"), ("lanes:99999", "at most 65536"),
         ("lanes:4x0", "0 is below 1"), ("lanes:4x", "after 'x'"), ("swap", "swap:N"), ("swap:0", "0 is below 1"),
-        ("lanes:8:left", "half, adj, seq"), ("blocked:4:f16:2", "too many arguments"), ("seq:1", "takes no argument"),
+        ("lanes:8:left", "half, adj, seq"), ("lanes:8:f16:half", "too many arguments"),
+        ("blocked:4:f16:2", "too many arguments"), ("seq:1", "takes no argument"),
         ("split-k:2:b16", "stored in a format"), ("tree", "takes an argument"), ("tree:left", "tree:adj, tree:half or"),
         ("blocked:2:b16", "stored in a format"),
         ("lanes:8 > pairwis", "Did you mean 'pairwise'?"), ("pairwise > seq", "Before '>' stands one of"),
@@ -137,6 +139,7 @@ def test_a_tree_prints_its_brackets():
     assert str(Order("split-k:2").tree(5)) == "(0+1+2)+(3+4)"
     assert str(Order("split-k:2:bf16").tree(3)) == "bf16(0+1)+bf16(2)"
     assert str(Order("blocked:2:bf16").tree(5)) == "bf16(bf16(bf16(0+1)+(2+3))+(4))"
+    assert str(Order("lanes:2:bf16").tree(5)) == "bf16(bf16(bf16(bf16(0)+2)+4)+bf16(bf16(1)+3))"
     assert str(Order("pairwise").tree(1)) == "0"
     assert repr(Order("pairwise").tree(3)) == "Tree(3, (0+1)+2)"
 

@@ -18,7 +18,8 @@ ORDERS = [
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:2", "lanes:8", "lanes:5:adj", "lanes:3:seq",
     "blocked:8", "blocked:16 > lanes:2", "blocked:4 > pairwise", "split-k:3", "split-k:4:bf16", "split-k:2 > pairwise",
     "perm:11", "perm:4 > blocked:4 > lanes:4:adj", "split-k:1:f16", "lanes:1", "blocked:8:f16",
-    "blocked:5:bf16 > lanes:2", "lanes:2 > blocked:3:f16",
+    "blocked:5:bf16 > lanes:2", "lanes:2 > blocked:3:f16", "lanes:4:bf16", "lanes:3:seq:f16",
+    "lanes:2:adj:f16 > pairwise", "lanes:1:f16", "blocked:16 > lanes:16:f16",
 ]  # fmt: skip
 LENGTHS = range(1, 71)
 
