@@ -17,12 +17,15 @@ from softfloat_llm.errors import RecipeError
 _OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
-_COMPARISON = re.compile(r"([MNKB](?:\*[MNKB])*(?: % [1-9][0-9]{0,8})?) (<=|>=|==|!=|<|>) ([0-9]{1,18})")
-_PLACE = re.compile(r"([mn]) (>=|==|<) ([MN]) - \3 % ([1-9][0-9]{0,8})(?: \+ ([0-9]{1,9}))?")
+_COMPARISON = re.compile(r"([MNKBT](?:\*[MNKBT])*(?: % [1-9][0-9]{0,8})?) (<=|>=|==|!=|<|>) ([0-9]{1,18})")
+_PLACE = re.compile(
+    r"([mn]) (>=|==|<) (?:(?P<axis>[MN]) - (?P=axis) % (?P<group>[1-9][0-9]{0,8})(?: \+ (?P<shift>[0-9]{1,9}))?"
+    r"|(?P<number>[0-9]{1,9}))"
+)
 
 
 class _Place(NamedTuple):
-    """`n >= N - N % 4 + 1`: axis N, groups of 4, shift 1."""
+    """`n >= N - N % 4 + 1`: axis N, groups of 4, shift 1. `n < 2`: axis N, no groups, shift 2."""
 
     axis: str
     compare: Callable[[int, int], bool]
@@ -30,14 +33,15 @@ class _Place(NamedTuple):
     shift: int
 
     def bound(self, size: int) -> int:
-        return size - size % self.group + self.shift
+        return self.shift + (size - size % self.group if self.group else 0)
 
 
 class Condition:
     """A conjunction of comparisons of dimensions with numbers: `M == 1 and B*M*N*K <= 4096 and K % 64 == 0`.
 
-    M rows (query positions), N columns, K terms of each sum, B products of this shape at once (heads). The row m or
-    column n of an element, from 0, is compared with where the last incomplete group starts: `n >= N - N % 4`,
+    M rows (query positions), N columns, K terms of each sum, B products of this shape at once (heads), T queries of the
+    pass (M is those of a block, where attention takes them in blocks). The row m or column n of an element, from 0, is
+    compared with a number, or with where the last incomplete group starts: `n < 2`, `n >= N - N % 4`,
     `n == N - N % 4 + 1`.
     Raises RecipeError for any other text.
     """
@@ -70,8 +74,8 @@ class Condition:
 
     def cuts(self, sizes: Mapping[str, int], axis: str) -> list[int]:
         """Where along the axis, M or N, an element stands from which on it may hold, or not hold any more."""
-        bounds = [place.bound(sizes[axis]) for place in self._places if place.axis == axis]
-        return [cut for bound in bounds for cut in (bound, bound + 1)]
+        places = [(place.bound(sizes[axis]), place.compare is operator.eq) for place in self._places if place.axis == axis]
+        return [cut for bound, is_one in places for cut in ((bound, bound + 1) if is_one else (bound,))]
 
     def holds_at(self, sizes: Mapping[str, int], m: int, n: int) -> bool:
         """True where what it says of row m and column n holds, in a product of these sizes."""
@@ -85,9 +89,10 @@ class Condition:
 
 def _place(part: str) -> _Place | None:
     match = _PLACE.fullmatch(part)
-    if match is None or match[1].upper() != match[3]:
+    if match is None or match["axis"] not in (None, match[1].upper()):
         return None
-    return _Place(match[3], _OPERATORS[match[2]], int(match[4]), int(match[5] or 0))
+    shift = int(match["number"] or match["shift"] or 0)
+    return _Place(match[1].upper(), _OPERATORS[match[2]], int(match["group"] or 0), shift)
 
 
 def _parsed(part: str, text: str) -> tuple[str, Callable[[int, int], bool], int]:

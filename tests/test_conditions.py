@@ -26,6 +26,7 @@ from softfloat_llm.errors import RecipeError
         ("K % 64 == 0", {"K": 100}, False),
         ("M*K % 10 == 5", {"M": 3, "K": 5}, True),
         ("B == 1", {"M": 7}, True),  # what is not given counts as 1
+        ("T == 34 and M == 2", {"M": 2, "T": 34}, True),
     ],
 )
 def test_a_condition_compares_dimensions_with_numbers(text, dims, holds):
@@ -44,5 +45,46 @@ def test_white_space_does_not_matter_and_equal_texts_are_equal_conditions():
              "M == 1.5", "M % == 0", "__import__('os')"]
 )  # fmt: skip
 def test_any_other_text_is_refused_with_an_example(text):
+    with pytest.raises(RecipeError, match="is no comparison such as M >= 33"):
+        Condition(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "held"),
+    [
+        ("n >= N - N % 4", 10, [8, 9]),
+        ("n >= N - N % 4", 8, []),
+        ("n < N - N % 4", 6, [0, 1, 2, 3]),
+        ("n == N - N % 4 + 1", 7, [5]),
+        ("n == N - N % 4 + 1", 5, []),
+        ("M == 1 and n >= N - N % 4 + 2", 7, [6]),
+        ("n < 2", 5, [0, 1]),
+        ("n == 3", 5, [3]),
+        ("T == 1 and n >= 4", 3, []),
+    ],
+)
+def test_a_condition_on_places_holds_from_the_last_incomplete_group_on(text, columns, held):
+    condition = Condition(text)
+    assert condition.has_place
+    sizes = {"M": 1, "N": columns}
+    at = [n for n in range(columns) if condition.holds_at(sizes, 0, n)]
+    assert at == held
+    changes = {n for n in range(1, columns) if (n in held) != (n - 1 in held)}
+    assert changes <= set(condition.cuts(sizes, "N"))
+    assert condition.cuts(sizes, "M") == []
+
+
+def test_what_a_condition_says_of_rows_and_of_dimensions_is_kept_apart():
+    condition = Condition("K == 64 and m >= M - M % 2")
+    assert condition.holds({"K": 64})
+    assert not condition.holds({"K": 63})
+    assert [m for m in range(5) if condition.holds_at({"M": 5, "N": 1}, m, 0)] == [4]
+    assert not Condition("K == 64").has_place
+
+
+@pytest.mark.parametrize(
+    "text", ["n >= M - M % 4", "n >= N - M % 4", "n >= N", "n <= 3", "k >= K - K % 4", "n >= N - N % 0"]
+)
+def test_other_places_are_refused(text):
     with pytest.raises(RecipeError, match="is no comparison such as M >= 33"):
         Condition(text)

@@ -92,7 +92,7 @@ def scores(q: Array, k: Array, spec: SiteSpec) -> Taps:
     queries, keys = entered_values(q, spec), entered_values(k, spec)
 
     def made(rows: slice, seen: int) -> Taps:
-        at = spec.shaped(M=rows.stop - rows.start, N=seen, K=q.shape[2], B=q.shape[1])
+        at = spec.shaped(M=rows.stop - rows.start, N=seen, K=q.shape[2], B=q.shape[1], T=len(q))
         taps = _grouped(entered_values(queries[rows], at), entered_values(keys[:seen], at).transpose(1, 2, 0), at)
         if at.storage == spec.storage:
             return taps
@@ -118,7 +118,7 @@ def weighted_values(p: Array, v: Array, spec: SiteSpec, *, pending: Pending | No
     entered, values = entered_values(p, spec), entered_values(v, spec)
 
     def made(rows: slice, seen: int) -> Taps:
-        shaped = spec.shaped(M=rows.stop - rows.start, N=v.shape[2], K=seen, B=p.shape[1])
+        shaped = spec.shaped(M=rows.stop - rows.start, N=v.shape[2], K=seen, B=p.shape[1], T=len(p))
         left = None if pending is None else pending.of_rows(rows)
         taps = _over_seen_keys(entered[rows, :, :seen], values[:seen], shaped, left)
         return taps if left is None else _normalised(taps, left.factor, shaped)
