@@ -112,8 +112,8 @@ class Bisection(Answer):
 
     def sentences(self) -> list[str]:
         asked, got = (token_words(c.piece, c.token) for c in (self.reference, self.run))
-        back = _any_of([suspect.move.name for suspect in self.suspects if suspect.brings_back])
-        flips = _any_of([suspect.move.name for suspect in self.suspects if suspect.makes_flip])
+        back = _any_of([suspect.move for suspect in self.suspects if suspect.brings_back])
+        flips = _any_of([suspect.move for suspect in self.suspects if suspect.makes_flip])
         return [
             f"At step {self.step} the token flips: {asked} -> {got}; the lead of {asked} goes {self._ends()}.",
             f"Alone in the reference's precision, {back} brings {asked} back.",
@@ -167,8 +167,9 @@ class Bisection(Answer):
         }
 
 
-def _any_of(names: Sequence[str]) -> str:
-    """A subject in the singular: `no site`, `lm_head`, `each of rope, lm_head`."""
+def _any_of(moves: Sequence[Move]) -> str:
+    """A subject in the singular: `no site`, `lm_head`, `each of rope, lm_head`; no group beside a site of its own."""
+    names = [one.name for one in moves if not any(set(other.changes) < set(one.changes) for other in moves)]
     if len(names) < 2:
         return names[0] if names else "no site"
     return f"each of {', '.join(names)}"
