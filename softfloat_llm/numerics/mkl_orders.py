@@ -85,8 +85,10 @@ def plain_edge(terms: Terms) -> Node:
     What eights leave over is added one by one. Seen for f16, K = 12 to 35, on an AMD CPU.
     """
     whole = len(terms) // 8 * 8
-    eights = (part for k in range(0, whole, 8) for part in (*terms[k : k + 4], Chain(terms[k + 4 : k + 8])))
-    return Chain((*eights, *terms[whole:]))
+    parts: list[Node] = []
+    for k in range(0, whole, 8):
+        parts += [*terms[k : k + 4], Chain(terms[k + 4 : k + 8])]
+    return Chain((*parts, *terms[whole:]))
 
 
 def _halves(lanes: list[Node]) -> Node:
