@@ -74,8 +74,11 @@ class Condition:
 
     def cuts(self, sizes: Mapping[str, int], axis: str) -> list[int]:
         """Where along the axis, M or N, an element stands from which on it may hold, or not hold any more."""
-        places = [(place.bound(sizes[axis]), place.compare is operator.eq) for place in self._places if place.axis == axis]
-        return [cut for bound, is_one in places for cut in ((bound, bound + 1) if is_one else (bound,))]
+        cuts: list[int] = []
+        for place in (place for place in self._places if place.axis == axis):
+            bound = place.bound(sizes[axis])
+            cuts += [bound, bound + 1] if place.compare is operator.eq else [bound]
+        return cuts
 
     def holds_at(self, sizes: Mapping[str, int], m: int, n: int) -> bool:
         """True where what it says of row m and column n holds, in a product of these sizes."""

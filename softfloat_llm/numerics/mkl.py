@@ -25,13 +25,14 @@ _PI_LOW = float.fromhex("0x1.0b4611a626331p-33")  # pi - _PI_HIGH
 
 def sin(x: Float64Array) -> Float64Array:
     """The sine of float32 arguments up to 2^20 pi: (-1)^n P(x - n pi), n the nearest whole number to x / pi."""
-    return _of_rest(x, np.rint(x / math.pi), np.rint(x / math.pi))
+    n = np.rint(np.abs(x) / math.pi)
+    return np.copysign(1.0, x) * _of_rest(np.abs(x), n, n)
 
 
 def cos(x: Float64Array) -> Float64Array:
     """The cosine of float32 arguments up to 2^20 pi: (-1)^n P(x - (n - 1/2) pi), the sine of x + pi/2."""
-    n = np.rint(x / math.pi + 0.5)
-    return _of_rest(x, n - 0.5, n)
+    n = np.rint(np.abs(x) / math.pi + 0.5)
+    return _of_rest(np.abs(x), n - 0.5, n)
 
 
 def _of_rest(x: Float64Array, periods: Float64Array, n: Float64Array) -> Float64Array:
