@@ -9,6 +9,7 @@ BUILD/bin, and llama-cpp-python into llama_cpp/lib. Needs NumPy and ml_dtypes on
 from __future__ import annotations
 
 import ctypes
+import sys
 from ctypes import c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
@@ -102,3 +103,77 @@ class Ggml:
 
     def silu(self, x: np.ndarray) -> np.ndarray:
         return self.run(self.base.ggml_silu(self.context, self.tensor(x)), x.shape)
+
+
+# --- what is recorded -------------------------------------------------------------------------------------------------
+
+
+def drawn(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
+    return (rng.standard_normal(shape) * scale).astype(np.float32)
+
+
+def norms(ggml: Ggml, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    x, weight = drawn(rng, 3, 576, scale=3.0), drawn(rng, 576)
+    return {"norm.x": x, "norm.weight": weight, "norm.y": ggml.rms_norm(x, weight, 1e-5)}
+
+
+def rotations(ggml: Ggml, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    positions = np.array([0, 1, 2, 17, 100, 500, 4095, 8191])
+    x, thetas = drawn(rng, len(positions), 1, 64), (10000.0, 100000.0)
+    made = {f"rope.{theta:g}.y": ggml.rope(x, positions, theta) for theta in thetas}
+    return {"rope.x": x, "rope.positions": positions, **made}
+
+
+def products(ggml: Ggml, rng: np.random.Generator, kind: str) -> dict[str, np.ndarray]:
+    """One row and five, of 576 and of 1536 terms; x is given in f32 and rounded by ggml to the weights' format."""
+    found = {}
+    for terms in (576, 1536):
+        x, weight = drawn(rng, 5, terms), drawn(rng, 4, terms).astype(TYPES[kind][1])
+        found |= {f"linear.{kind}.{terms}.x": x, f"linear.{kind}.{terms}.weight": weight.view(np.uint16)}
+        found |= {f"linear.{kind}.{terms}.y{rows}": ggml.mul_mat(x[:rows], weight) for rows in (1, 5)}
+    return found
+
+
+def attentions(ggml: Ggml, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """One query, a few, and a tile of 64 and more; keys and values are padded to 256 as llama.cpp does."""
+    found = {}
+    for queries, length, heads in ((1, 40, 3), (5, 33, 3), (66, 130, 1)):
+        q = drawn(rng, heads, queries, 64)
+        k, v = (drawn(rng, 1, length, 64).astype(np.float16) for _ in range(2))
+        padded = [np.pad(x, ((0, 0), (0, 256 - length), (0, 0))) for x in (k, v)]
+        mask = np.full((queries, 256), -np.inf, np.float32)
+        for row in range(queries):
+            mask[row, : length - queries + row + 1] = 0
+        name = f"attention.{queries}.{length}"
+        found |= {f"{name}.q": q, f"{name}.k": k, f"{name}.v": v}
+        found[f"{name}.y"] = ggml.attention(q, *padded, mask, 0.125)
+    return found
+
+
+def activations(ggml: Ggml, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """silu(gate), and times up; 104 wide, so that a vector is left over; far values too."""
+    gate, up = drawn(rng, 4, 104, scale=4.0), drawn(rng, 4, 104)
+    gate[0, :8] = [0.0, -0.0, 88.0, -88.0, 100.0, -100.0, 1e-30, -1e-30]
+    return {"silu.gate": gate, "silu.up": up, "silu.y": ggml.silu(gate), "silu.product": ggml.swiglu(gate, up)}
+
+
+def soft_maxima(ggml: Ggml, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Softmax of 256 scores, of which 200 to 204 are seen: what is used where flash attention is off."""
+    x, mask = drawn(rng, 1, 5, 256, scale=3.0), np.zeros((5, 256), np.float32)
+    for row in range(5):
+        mask[row, 200 + row :] = -np.inf
+    return {"softmax.x": x, "softmax.seen": np.arange(200, 205), "softmax.y": ggml.soft_max(x, mask, 0.125)}
+
+
+def main(folder: Path, out: Path) -> None:
+    ggml, rng = Ggml(folder), np.random.default_rng(20)
+    found = {"version": np.array(ggml.version)}
+    for part in (norms, rotations, attentions, activations, soft_maxima):
+        found |= part(ggml, rng)
+    for kind in ("f16", "bf16"):
+        found |= products(ggml, rng, kind)
+    np.savez_compressed(out, **found)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else Path(__file__).with_name("ggml.npz"))
