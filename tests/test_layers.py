@@ -19,7 +19,8 @@ RANKS = {
     "conditions": 2, "site_options": 2, "site_specs": 2, "sites": 2, "recipe": 2, "trace": 2, "promotion": 2,
     "refusals": 3,
     "llama": 3, "io": 3, "tiny": 3,
-    "runs": 4, "analysis": 5, "live": 5, "report": 6, "lessons": 6, "cli": 7, "__init__": 8, "__main__": 8,
+    "runs": 4, "operations": 4,
+    "analysis": 5, "live": 5, "report": 6, "lessons": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
 SIDEWAYS = {
     ("recipe", "sites"),
@@ -37,7 +38,8 @@ NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "stochastic", "rounding", "ops", "enclosures", "approximations", "special_values", "functions",
     "glibc", "mkl", "mlx", "engine_functions", "trees", "adders", "mkl_orders", "orders", "precision", "fused",
-    "operands", "accumulate", "partials", "tiles", "steps", "exact_products", "compiled", "kernels", "crew", "reduce",
+    "operands", "accumulate", "partials", "scaled", "tiles", "steps", "exact_products", "compiled", "kernels", "crew",
+    "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

@@ -382,7 +382,7 @@ def test_a_file_that_is_based_on_another_keeps_the_status_that_it_says(tmp_path)
     ("bf16,acc=f32+kahn", PrecisionError, "kahan or neumaier, not 'kahn'"),
     ("bf16,norm.form=once", RecipeError, "form='once' is unknown. It can be round-then-weight or weight-then-round"),
     ("bf16,attn.rope.form=onc", RecipeError, "Did you mean 'once'"),
-    ("bf16,norm.rounding=up", WordError, "Unknown rounding 'up'"),
+    ("bf16,norm.rounding=up", WordError, "Unknown rounding mode 'up'"),
     ("bf16,lm_head.subnormals=flush", WordError, "Unknown subnormals 'flush'"),
     ("BF16_BF16_F33", PrecisionError, "JAX's spelling"),
     ("BF16_F16_F32", PrecisionError, "both operands alike"),
