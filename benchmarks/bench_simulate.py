@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.timing import perf_counter
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.io.fetch import fetch_smollm2
-from softfloat_llm.llama.forward import StoredWeights, forward
+from softfloat_llm.llama.forward import forward
+from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.recipe import recipe_of
 
 TOKENS = (504, 3575, 282, 4649, 314)

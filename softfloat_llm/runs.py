@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
+from functools import reduce as reduce_counts
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from softfloat_llm.io.checkpoint import Model, open_model
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import NAMED_DTYPES, open_tensors, write_tensors
 from softfloat_llm.llama.decode import decode
-from softfloat_llm.llama.forward import StoredWeights, checked_tokens
+from softfloat_llm.llama.forward import checked_tokens
+from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.numerics.crew import Crew
 from softfloat_llm.numerics.formats import Array, Format, encode, format_of
+from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.recipe import Recipe, recipe_of
-from softfloat_llm.sites import LOGITS, TAPPED
+from softfloat_llm.sites import LINEAR, LOGITS, TAPPED
 from softfloat_llm.tiny import DEFAULT_PROMPT
 from softfloat_llm.trace import Event, Trace
 
@@ -250,8 +253,9 @@ def simulate(
     trace = Trace((*patterns, LOGITS))
     step = None if progress is None else lambda done, total: progress(chosen.name, done, total)
     with nullcontext(crew) if crew is not None else Crew(workers, backend) as hands:
+        weights = StoredWeights(opened.weights, chosen)
         logits, generated, fed = decode(
-            StoredWeights(opened.weights, chosen), prompt_tokens, chosen, steps,
+            weights, prompt_tokens, chosen, steps,
             teacher=forced, trace=trace, crew=hands, step=step,
         )  # fmt: skip
     trace.arrays[LOGITS] = logits
@@ -268,8 +272,18 @@ def simulate(
         formats=trace.formats,
         events=tuple(trace.events),
         pieces=pieces_of(opened, {*prompt_tokens, *generated, *fed}),
-        notes=opened.notes,
+        notes=(*opened.notes, *_losses(chosen, weights, trace)),
     )
+
+
+def _losses(recipe: Recipe, weights: StoredWeights, trace: Trace) -> list[str]:
+    """What scaled and narrow storage lost, a line each: of all weights, and of each site's activations or cache."""
+    lines = []
+    if weights.lost:
+        total = reduce_counts(Counts.plus, weights.lost.values())
+        words = sorted({recipe.at(site).options["weights"] for site in LINEAR} - {"plain"})
+        lines.append(f"Weights as {', '.join(words)}: {total}.")
+    return lines + [f"{site}: {lost}." for site, lost in trace.lost.items()]
 
 
 def _check_workers(workers: int) -> None:

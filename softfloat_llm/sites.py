@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from softfloat_llm.errors import RecipeError, nearest
+from softfloat_llm.numerics.scaled import SCALED
 from softfloat_llm.site_options import Count, FormatOption, Option, Positive, Words
 
 SUM_KEYS = ("storage", "product", "acc", "order", "output")
@@ -122,7 +123,13 @@ _PRODUCT: dict[str, Option] = {
         {"exact": "none: one rounding"},
     )
 }
+_SCALED = {"plain": "as its format has them", **{name: f"{row.what}, decoded" for name, row in SCALED.items()}}
+_WEIGHTS: dict[str, Option] = {
+    "weights": Words("what the weights are stored as before the site takes them", _SCALED),
+    "activations": Words("what the activations are stored as before the site takes them", _SCALED),
+}
 _CACHED: dict[str, Option] = {
+    "blocks": Words("what x (over the scale) is stored as before the cache's format takes it", _SCALED),
     "scale": Positive(
         "x / scale is stored, and what is read is times scale, in f32 (kernels that fold the scale round elsewhere)"
     ),
@@ -240,9 +247,9 @@ SITES: dict[str, Site] = {
     for site in (
         Site("embed", "embedding rows, gathered", _ELEMENTWISE),
         Site("norm.input", "RMSNorm before attention", _REDUCTION, _NORM),
-        Site("attn.q_proj", "queries: x Wq^T", SUM_KEYS),
-        Site("attn.k_proj", "keys: x Wk^T", SUM_KEYS),
-        Site("attn.v_proj", "values: x Wv^T", SUM_KEYS),
+        Site("attn.q_proj", "queries: x Wq^T", SUM_KEYS, _WEIGHTS),
+        Site("attn.k_proj", "keys: x Wk^T", SUM_KEYS, _WEIGHTS),
+        Site("attn.v_proj", "values: x Wv^T", SUM_KEYS, _WEIGHTS),
         Site("rope.table", "cos and sin of position times frequency", (*_ELEMENTWISE, "compute"), _ROPE_TABLE),
         Site("attn.rope", "rotation of q and k by the table", _ELEMENTWISE, _ROPE),
         Site("kv.k", "keys as the cache stores them", ("storage",), _CACHED),
@@ -252,17 +259,17 @@ SITES: dict[str, Site] = {
         Site("attn.mask", "scores of unseen keys, where they are not hidden", _ELEMENTWISE, _MASK),
         Site("attn.softmax", "probabilities", _REDUCTION, _SOFTMAX),
         Site("attn.pv", "probabilities times values", SUM_KEYS, _WEIGHTED),
-        Site("attn.o_proj", "attention output: x Wo^T", SUM_KEYS),
+        Site("attn.o_proj", "attention output: x Wo^T", SUM_KEYS, _WEIGHTS),
         Site("attn.residual", "residual stream + attention", (*_ELEMENTWISE, "compute")),
         Site("norm.post_attention", "RMSNorm before the mlp", _REDUCTION, _NORM),
-        Site("mlp.gate_proj", "gate: x Wg^T", SUM_KEYS),
-        Site("mlp.up_proj", "up: x Wu^T", SUM_KEYS),
+        Site("mlp.gate_proj", "gate: x Wg^T", SUM_KEYS, _WEIGHTS),
+        Site("mlp.up_proj", "up: x Wu^T", SUM_KEYS, _WEIGHTS),
         Site("mlp.act", "silu(gate) = gate / (1 + exp(-gate))", (*_ELEMENTWISE, "compute"), _SILU),
         Site("mlp.act_mul", "silu(gate) times up", _ELEMENTWISE, _PRODUCT),
-        Site("mlp.down_proj", "x Wd^T", SUM_KEYS),
+        Site("mlp.down_proj", "x Wd^T", SUM_KEYS, _WEIGHTS),
         Site("mlp.residual", "residual stream + mlp", (*_ELEMENTWISE, "compute")),
         Site("norm.final", "last RMSNorm", _REDUCTION, _NORM),
-        Site("lm_head", "logits: x We^T", SUM_KEYS),
+        Site("lm_head", "logits: x We^T", SUM_KEYS, _WEIGHTS),
         Site("choice", "the token with the largest logit", (), _CHOICE),
     )
 }

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from softfloat_llm.numerics.formats import Array, Format
+from softfloat_llm.numerics.scaled import Counts
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Trace:
     arrays: dict[str, Array] = field(default_factory=dict)
     formats: dict[str, Format] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    lost: dict[str, Counts] = field(default_factory=dict)
+    """By site: what its scaled storage clipped, flushed or made NaN."""
 
     def wants(self, name: str) -> bool:
         """True where the name fits one of the patterns."""
@@ -62,6 +65,11 @@ class Trace:
             width = max(before.shape[-1], array.shape[-1])
             before, array = _filled(before, width, fill), _filled(array, width, fill)
         self.arrays[name] = array.copy() if before is None else np.concatenate([before, array])
+
+    def count(self, site: str, lost: Counts | None) -> None:
+        """Add to what a site's scaled storage lost."""
+        if lost is not None:
+            self.lost[site] = self.lost[site].plus(lost) if site in self.lost else lost
 
     def note(self, event: Event) -> None:
         """Keep an event, the first of each tap."""

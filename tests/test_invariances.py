@@ -12,7 +12,8 @@ import pytest
 
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.llama.cache import KVCache
-from softfloat_llm.llama.forward import StoredWeights, forward
+from softfloat_llm.llama.forward import forward
+from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.numerics.crew import Crew
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.recipe import Recipe, Scope, recipe_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from softfloat_llm.llama.products import product
-from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values, terms_left
+from softfloat_llm.llama.taps import Taps, as_scaled, entered_values, exponential, given_values, terms_left
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
@@ -23,13 +23,14 @@ from softfloat_llm.site_specs import SiteSpec
 def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None, crew: Crew = ALONE) -> Taps:
     """x W^T (+ bias). x (T, K); weight (N, K) in the site's storage; the result (T, N).
 
-    **Rounds:** x to the storage; then as `reduce.matmul`. A bias is added to the accumulator, in its format, before the
-    rounding to the output; to an exact accumulator it is one more term.
+    **Rounds:** x as the option `activations` says, then to the storage; then as `reduce.matmul`. A bias is added to the
+    accumulator, in its format, before the rounding to the output; to an exact accumulator it is one more term.
     """
     sizes = {"M": x.shape[0], "N": weight.shape[0]}
     spec = spec.shaped(**sizes, K=weight.shape[1])
     at = spec.precision
-    entered = entered_values(x, spec)
+    scaled, lost = as_scaled(x, spec.options["activations"])
+    entered = entered_values(scaled, spec)
     is_term = bias is not None and at.acc.format is None
     acc, out = product(entered, weight.T, spec, init=bias if is_term else None, crew=crew)
     if bias is not None and not is_term:
@@ -39,7 +40,7 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
         row, column = index
         return terms_left(entered[row], weight[column], spec.precision_at(sizes, row, column))
 
-    return Taps(entered, acc, out, terms, acc_format=at.acc.format)
+    return Taps(entered, acc, out, terms, acc_format=at.acc.format, lost=lost)
 
 
 def _with_bias(acc: Array, bias: Array, at: Precision) -> reduce.Stages:

@@ -9,10 +9,11 @@ import numpy as np
 
 from softfloat_llm.errors import RecipeError, TokenError
 from softfloat_llm.llama.config import Config
-from softfloat_llm.llama.taps import Taps, stored
+from softfloat_llm.llama.taps import Taps, as_scaled, stored
 from softfloat_llm.numerics import ops
 from softfloat_llm.numerics.formats import Array, Format, f32
 from softfloat_llm.numerics.rounding import carry, round_wide, widen
+from softfloat_llm.numerics.scaled import narrowing_counts
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
 
@@ -21,12 +22,16 @@ def kept(x: Array, spec: SiteSpec, given: Format) -> Taps:
     """What the cache stores of x (..., C), values of the format `given`.
 
     **Rounds:** x over a scale other than 1 to the format of `quotient` (`given`, or f32 as vLLM's kernels have it);
-    then to the cache's format.
+    then as the option `blocks` says; then to the cache's format.
     """
     scale = scale_of(spec)
     between = given if spec.options["quotient"] == "given" else spec.format_of("quotient")
     scaled = x if scale == 1 else ops.div(widen(x), scale, between)
-    return Taps(x, None, stored(scaled, spec.storage, spec.precision), enter_format=given)
+    decoded, lost = as_scaled(scaled, spec.options["blocks"])
+    held = stored(decoded, spec.storage, spec.precision)
+    if lost is None and not given.is_subset_of(spec.storage):
+        lost = narrowing_counts(scaled, held, spec.storage)
+    return Taps(x, None, held, enter_format=given, lost=lost)
 
 
 def read_back(held: Array, spec: SiteSpec) -> Array:

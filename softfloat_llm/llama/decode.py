@@ -8,7 +8,8 @@ import numpy as np
 
 from softfloat_llm.errors import NonFiniteError, TokenError
 from softfloat_llm.llama.cache import KVCache
-from softfloat_llm.llama.forward import Step, StoredWeights, forward
+from softfloat_llm.llama.forward import Step, forward
+from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array

@@ -14,16 +14,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softfloat_llm.errors import RecipeError, TokenError
+from softfloat_llm.errors import TokenError
 from softfloat_llm.llama import attention, blocks
 from softfloat_llm.llama.cache import KVCache, kept
 from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.rope import rope_table
 from softfloat_llm.llama.softmax import score_factor, softmax
-from softfloat_llm.llama.taps import Taps, entered_values, stored
+from softfloat_llm.llama.stored_weights import StoredWeights
+from softfloat_llm.llama.taps import Taps, entered_values
 from softfloat_llm.llama.weights import EMBEDDING, Weights
 from softfloat_llm.numerics.crew import ALONE, Crew
-from softfloat_llm.numerics.formats import Array, Format, format_of
+from softfloat_llm.numerics.formats import Array, Format
 from softfloat_llm.recipe import Recipe, Scope
 from softfloat_llm.site_specs import SiteSpec
 from softfloat_llm.sites import select
@@ -196,45 +197,6 @@ def checked_tokens(tokens: npt.ArrayLike, config: Config) -> Array:
     return np.atleast_2d(ids)
 
 
-class StoredWeights:
-    """Weights as the recipe's sites store them, each rounded once, when it is first asked for.
-
-    A tensor that lies in the storage format already, or in a narrower one, is passed on as it is (memory mapped).
-    """
-
-    def __init__(self, weights: Weights, recipe: Recipe) -> None:
-        self.weights, self.recipe, self.config = weights, recipe, weights.config
-        self._rounded: dict[tuple[str, str], Array] = {}
-
-    def __getitem__(self, name: str) -> Array:
-        return self.weights[name]
-
-    def check_fit(self, recipe: Recipe) -> None:
-        """Raises RecipeError where the weights were stored for a recipe that says other things."""
-        if recipe is not self.recipe and recipe.words() != self.recipe.words():
-            raise RecipeError(
-                f"These weights are stored as the recipe {self.recipe.name} asks, not {recipe.name}: make"
-                " StoredWeights of the recipe of the pass."
-            )
-
-    def linear(self, site: str, name: str) -> tuple[Array, Array | None]:
-        """The weight (N, K) and bias (N,) or None of a linear layer, in the site's storage."""
-        if name == "lm_head":
-            return self._at(site, "lm_head.weight", self.weights.lm_head), None
-        bias = self.weights.get(f"{name}.bias")
-        weight = self._at(site, f"{name}.weight", self.weights[f"{name}.weight"])
-        return weight, None if bias is None else self._at(site, f"{name}.bias", bias)
-
-    def _at(self, site: str, name: str, tensor: Array) -> Array:
-        spec = self.recipe.at(site)
-        if format_of(tensor.dtype).is_subset_of(spec.storage):
-            return tensor
-        key = (name, str(spec.precision))
-        if key not in self._rounded:
-            self._rounded[key] = stored(tensor, spec.storage, spec.named(name).precision)
-        return self._rounded[key]
-
-
 class _Recorder:
     """Keeps the taps of each site under its name, and notes where a value first left the finite range."""
 
@@ -249,6 +211,7 @@ class _Recorder:
         prefix = site if self.layer is None else f"layers.{self.layer}.{site}"
         name = prefix if row is None or self.batch == 1 else f"rows.{row}.{prefix}"
         spec = self.recipe.at(site)
+        self.trace.count(site, taps.lost)
         for stage in _stages(taps, spec):
             self.trace.keep(f"{name}.{stage.name}", stage.values, stage.format, fill=stage.fill)
         self._watch(name, taps, spec, self.first if row is None else int(self.first_of_row[row]))

@@ -16,6 +16,7 @@ from softfloat_llm.numerics.engine_functions import EXPONENTIALS, OF_ONE
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_block, round_wide
+from softfloat_llm.numerics.scaled import Counts, quantise
 from softfloat_llm.site_specs import SiteSpec
 
 
@@ -24,7 +25,8 @@ class Taps(NamedTuple):
 
     `terms` tells after how many terms the sum at an index left the finite range, and of how many. `fills` is for taps
     whose last axis is S: what (enter, acc, out) hold for a key that the query does not see. `enter_format` and
-    `acc_format` are given where they are not the site's storage and accumulator.
+    `acc_format` are given where they are not the site's storage and accumulator. `lost` counts what scaled storage
+    clipped, flushed or made NaN.
     """
 
     enter: Array
@@ -34,6 +36,15 @@ class Taps(NamedTuple):
     fills: tuple[float | None, float | None, float | None] = (None, None, None)
     enter_format: Format | None = None
     acc_format: Format | None = None
+    lost: Counts | None = None
+
+
+def as_scaled(x: Array, word: str) -> tuple[Array, Counts | None]:
+    """x (...) as a scaled format stores it, decoded to f32, and how many values that cost; `plain`: x itself."""
+    if word == "plain":
+        return x, None
+    made = quantise(x, word)
+    return made.decoded, made.counts
 
 
 def stored(x: Array, fmt: Format, at: Precision) -> Array:

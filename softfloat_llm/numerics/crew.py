@@ -27,6 +27,8 @@ from softfloat_llm.numerics.precision import Precision
 
 LEAST = 1 << 20
 """Multiplications below which a matrix product is made alone: sending one away takes 0.1 to 0.2 ms."""
+MOST = 1 << 30
+"""Bytes of weights that lie in no file (rounded ones) which a crew lays out for its processes."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -57,6 +59,7 @@ class Crew:
         self._others: list[_Worker] = []
         self._mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # a kept array's place is its own
         self._files: list[str] = []
+        self._bytes = 0  # laid out
 
     def matmul(self, a: Array, b: Array, at: Precision, *, init: Float64Array | None = None) -> Array:
         """As `kernels.matmul`. a (M, K), b (K, N): transposed weights, which must not change while the crew lives."""
@@ -65,7 +68,10 @@ class Crew:
             return kernels.matmul(a, b, at, init=init, workers=self.workers, backend=self.backend)
         bounds = np.linspace(0, b.shape[1], self.workers + 1).astype(int).tolist()
         mine, *others = (slice(start, stop) for start, stop in pairwise(bounds))
-        weights, hands = self._map(b), self._hands()
+        weights = self._map(b)
+        if weights is None:
+            return kernels.matmul(a, b, at, init=init)
+        hands = self._hands()
         for hand, part in zip(hands, others, strict=True):
             hand.send((a, weights, part, at, None if init is None else init[:, part]))
         try:
@@ -81,7 +87,7 @@ class Crew:
         for path in self._files:
             with suppress(OSError):
                 os.unlink(path)
-        self._others, self._files, self._mapped = [], [], {}
+        self._others, self._files, self._mapped, self._bytes = [], [], {}, 0
 
     def __enter__(self) -> Self:
         return self
@@ -95,10 +101,17 @@ class Crew:
             self._others.append(_Worker())
         return self._others
 
-    def _map(self, array: Array) -> Mapped:
+    def _map(self, array: Array) -> Mapped | None:
+        """Where others find the array; None where it lies in no file and there is no more room to lay it out."""
         key = (array.ctypes.data, array.shape, array.strides, array.dtype)
         if key not in self._mapped:
-            self._mapped[key] = (array, place_in_file(array) or self._laid_out(array))
+            place = place_in_file(array)
+            if place is None:
+                if self._bytes + array.nbytes > MOST:
+                    return None
+                place = self._laid_out(array)
+                self._bytes += array.nbytes
+            self._mapped[key] = (array, place)
         return self._mapped[key][1]
 
     def _laid_out(self, array: Array) -> Mapped:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import FormatError, nearest
-from softfloat_llm.numerics.formats import Float64Array, Format, f16, f32, format_of
-from softfloat_llm.numerics.rounding import carry, round_wide, widen
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, f16, f32, format_of
+from softfloat_llm.numerics.rounding import carry, round_wide, ulp, widen
 
 MX_BLOCK, NV_BLOCK, GGUF_BLOCK = 32, 16, 32
 MX_EXPONENTS = (-127, 127)  # of an e8m0 scale
@@ -39,6 +39,7 @@ class Scaled:
     """
 
     name: str
+    what: str
     block: int | str
     largest: float
     source: str
@@ -58,6 +59,14 @@ class Counts(NamedTuple):
     nan: int
     """Decoded to NaN, as their block holds a value that is not finite."""
     of: int
+
+    def plus(self, other: Counts) -> Counts:
+        """Both together."""
+        return Counts(*(mine + yours for mine, yours in zip(self, other, strict=True)))
+
+    def __str__(self) -> str:
+        words = (f"{self.clipped:,} clipped", f"{self.flushed:,} flushed to zero", f"{self.nan:,} made NaN")
+        return f"{', '.join(words)}, of {self.of:,}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +101,16 @@ def quantise(x: npt.ArrayLike, fmt: str | Scaled) -> Quantised:
         decoded = product if parts.offsets is None else round_wide(product + parts.offsets, f32)
         counts = _counted(blocks, parts, decoded, scaled)
     return Quantised(scaled, parts, carry(decoded.reshape(wide.shape), f32), counts)
+
+
+def narrowing_counts(x: Array, held: Array, fmt: Format) -> Counts:
+    """What it cost to store x (...) as `held` (...): values beyond the format's range count as clipped, or as NaN."""
+    wide, kept = widen(x), widen(held)
+    is_beyond = np.abs(round_wide(wide, fmt, overflow="saturate")) < np.abs(wide) - 0.5 * ulp(fmt.max, fmt)
+    is_beyond &= (np.abs(wide) > fmt.max) & ~np.isnan(kept)
+    flags = (is_beyond, (kept == 0) & (wide != 0), np.isnan(kept))
+    clipped, flushed, nan = (int(np.count_nonzero(flag & np.isfinite(wide))) for flag in flags)
+    return Counts(clipped, flushed, nan, wide.size)
 
 
 def scaled_of(name: str | Scaled) -> Scaled:
@@ -212,26 +231,38 @@ def _q4_1(blocks: Float64Array) -> Parts:
 
 
 _OCP = "OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3"
+_INT8 = "the symmetric scheme of Jacob et al., Quantization and Training of Neural Networks (CVPR 2018), zero point 0"
 _GGML = "ggml, quantize_row_*_ref in ggml-quants.c; held against the gguf package"
 _MX_ELEMENTS = {
-    "mxfp8-e4m3": "e4m3fn", "mxfp8-e5m2": "e5m2", "mxfp6-e3m2": "e3m2fn", "mxfp6-e2m3": "e2m3fn", "mxfp4": "e2m1fn",
-}  # fmt: skip
+    "mxfp8-e4m3": _E4M3,
+    "mxfp8-e5m2": format_of("e5m2"),
+    "mxfp6-e3m2": format_of("e3m2fn"),
+    "mxfp6-e2m3": format_of("e2m3fn"),
+    "mxfp4": format_of("e2m1fn"),
+}
 
 
 def _rows() -> list[Scaled]:
     made = [
-        Scaled(name, MX_BLOCK, format_of(word).max, _OCP, _microscaling(format_of(word)))
-        for name, word in _MX_ELEMENTS.items()
+        Scaled(name, f"blocks of 32 in {e}, a power of two each", MX_BLOCK, e.max, _OCP, _microscaling(e))
+        for name, e in _MX_ELEMENTS.items()
     ]
     nvidia = "NVIDIA, Pretraining Large Language Models with NVFP4 (2025), appendix: two-level scaling"
     return [
         *made,
-        Scaled("nvfp4", NV_BLOCK, 6.0, nvidia, _nvfp4),
-        Scaled("q8_0", GGUF_BLOCK, 127.0, _GGML, _q8_0),
-        Scaled("q4_0", GGUF_BLOCK, 8.0, _GGML, _q4_0),
-        Scaled("q4_1", GGUF_BLOCK, 15.0, _GGML, _q4_1),
-        Scaled("int8", "tensor", 127.0, "symmetric, one scale for the tensor", _int8),
-        Scaled("int8-channel", "row", 127.0, "symmetric, one scale for each row", _int8),
+        Scaled("nvfp4", "blocks of 16 in e2m1fn, a scale in e4m3fn each and one in f32", NV_BLOCK, 6.0, nvidia, _nvfp4),
+        Scaled("q8_0", "blocks of 32 integers of 8 bits, an f16 scale each", GGUF_BLOCK, 127.0, _GGML, _q8_0),
+        Scaled("q4_0", "blocks of 32 integers of 4 bits, an f16 scale each", GGUF_BLOCK, 8.0, _GGML, _q4_0),
+        Scaled(
+            "q4_1",
+            "blocks of 32 integers of 4 bits, f16 scale and lowest value",
+            GGUF_BLOCK,
+            15.0,
+            _GGML,
+            _q4_1,
+        ),
+        Scaled("int8", "integers of 8 bits, one f32 scale", "tensor", 127.0, _INT8, _int8),
+        Scaled("int8-channel", "integers of 8 bits, an f32 scale for each row", "row", 127.0, _INT8, _int8),
     ]
 
 

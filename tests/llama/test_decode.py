@@ -8,7 +8,8 @@ import pytest
 from softfloat_llm.errors import NonFiniteError, TokenError
 from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.decode import argmax, decode
-from softfloat_llm.llama.forward import StoredWeights, forward
+from softfloat_llm.llama.forward import forward
+from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.recipe import recipe_of

@@ -9,7 +9,8 @@ from softfloat_llm.errors import RecipeError, TokenError
 from softfloat_llm.io.checkpoint import load_checkpoint
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.config import config_from_dict
-from softfloat_llm.llama.forward import StoredWeights, checked_tokens, forward
+from softfloat_llm.llama.forward import checked_tokens, forward
+from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.recipe import recipe_of
