@@ -170,8 +170,11 @@ def chain(reference: Recipe, run: Recipe, by: str = "stage", *, is_reversed: boo
     """The recipes from the reference to the run, each with one more move made; the last is the run's.
 
     `is_reversed`: the last move of the forward pass is made first. A move after which the recipe would have no meaning
-    is made together with the next one. Raises RecipeError for an unknown `by`.
+    is made together with the next one. Raises RecipeError for an unknown `by`, or where one of the two has no meaning
+    itself.
     """
+    for end in (reference, run):
+        end.check_fit()
     found = moves(reference, run, by)
     links: list[Link] = []
     made: list[Change] = []

@@ -26,7 +26,7 @@ def bisect(
     asked: AskFlags,
     output: OutputFlags,
 ) -> int:
-    """softfloat-llm bisect "The cup is" --storage bf16
+    """softfloat-llm bisect "The cup is" --storage bf16 --fast
 
     Say which site, alone in the reference's precision, brings the reference's token back; which, alone in the run's,
     makes it flip; and at which it first turns over in the order of the forward pass. Two passes a site.

@@ -91,6 +91,18 @@ def plain_edge(terms: Terms) -> Node:
     return Chain((*parts, *terms[whole:]))
 
 
+def transposed_by_four(terms: Terms) -> Node:
+    """Rows of the matrix times the vector, as MKL has it on an AMD CPU: four terms one by one, then vectors of 4 lanes.
+
+    Lane 0 starts with the sum of the four. Products are rounded before they are added (`product=f32`). Seen for K = 24
+    to 1536, multiples of 4.
+    """
+    lanes = [terms[4 + lane :: 4] for lane in range(min(4, max(0, len(terms) - 4)))]
+    if not lanes:
+        return Chain(terms)
+    return _halves([Chain((*terms[:4], *lanes[0])), *(Chain(lane) for lane in lanes[1:])])
+
+
 def _halves(lanes: list[Node]) -> Node:
     """Lanes joined at half their number (a power of two, of which the last may be missing), then half of that, ..."""
     width = 1 << (len(lanes) - 1).bit_length()
@@ -104,6 +116,7 @@ KERNELS: dict[str, Callable[[Terms], Node]] = {
     "t": transposed,
     "t-rest": transposed_rest,
     "t-rest-2": transposed_rest_second,
+    "t-4": transposed_by_four,
     "n": plain,
     "n-bf16": plain_halves,
     "n-edge": plain_edge,

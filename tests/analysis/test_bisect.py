@@ -99,7 +99,7 @@ def test_fast_asks_groups_first_and_then_the_sites_of_those_that_matter(tiny, an
 def test_the_passes_are_counted(tiny):
     told = []
     one = question(simulate("The cup is", model=tiny, taps=()), 0, model=tiny, before=told.append)
-    assert bisect_of(one, BF16, is_fast=True).runs == len(told)
+    assert bisect_of(one, "f32,mlp.act=bf16,lm_head.output=bf16").runs == len(told)
 
 
 def test_a_later_step_is_asked_with_the_tokens_fed_before_it(tiny):

@@ -49,7 +49,7 @@ def small(storage):
 
 @pytest.mark.parametrize("text", PRECISIONS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_no_order_leaves_the_a_priori_bound_and_none_its_own_running_bound(text, data):
     at = precision_of(text)
     rows = data.draw(st.lists(st.tuples(small(at.storage), small(at.storage)), min_size=1, max_size=20))

@@ -110,6 +110,13 @@ def test_recipes_that_say_the_same_have_no_chain():
     assert chain(F32, recipe_of("f32")) == ()
 
 
+def test_ends_that_have_no_meaning_themselves_are_refused():
+    wrong = recipe_of("bf16,rope.table=f32")
+    for ends in ((F32, wrong), (wrong, F32)):
+        with pytest.raises(RecipeError, match="dtype mismatch in rope"):
+            chain(*ends)
+
+
 def test_an_unknown_word_suggests_the_nearest():
     with pytest.raises(RecipeError, match="Did you mean 'stage'"):
         moves(F32, recipe_of("bf16"), "stages")

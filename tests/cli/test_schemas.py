@@ -33,12 +33,12 @@ ANSWERS = {
     "margins, positions": ["margins", "--steps", "0"],
     "margins, none": ["margins", "--within", "0"],
     "margins, last of equals": ["margins", "The light is on. The light is", "--recipe", "bf16,choice.ties=last"],
-    "ties": ["ties", "--prompts", "default"],
+    "ties": ["ties", "The cup is", "--steps", "11", "--recipe", "bf16"],
     "ties, none": ["ties", "--format", "f32"],
-    "budget": ["budget", "The cup is", "--by", "group"],
+    "budget": ["budget", "The cup is"],
     "budget, not finite": ["budget", "The cup is", "--storage", "e3m4", "--acc", "e3m4"],
     "budget, no change": ["budget", "--recipe", "f32"],
-    "bisect": ["bisect", "The cup is", "--fast"],
+    "bisect": ["bisect", "The cup is", "--fast", "--recipe", "f32,lm_head.output=bf16"],
     "ranges": ["ranges", "--format", "e4m3fn", "--kv-scales", "e2m1fn", "--what-if", "acc=e3m4"],
     "ranges, not finite": ["ranges", "--storage", "e3m4", "--acc", "e3m4", "--steps", "0"],
     "bound": ["bound", "The cup is", "--orders", "2"],
@@ -83,7 +83,7 @@ def test_the_json_of_saved_runs_and_golden_outputs(console: Console, saved: dict
         assert problems("golden-check", told) == []
 
 
-@pytest.mark.parametrize("verb", ["margins", "ties", "budget", "bisect", "ranges"])
+@pytest.mark.parametrize("verb", ["margins", "ties", "budget", "bisect"])
 def test_an_answer_with_a_key_too_many_or_too_few_is_refused(verb: str) -> None:
     body = json.loads(output(*ANSWERS[verb], "--json"))
     assert problems(verb, body) == []
