@@ -71,7 +71,7 @@ def test_rounded_weights_beyond_the_budget_are_rounded_again(tiny, monkeypatch):
     kept = simulate(tokens=TOKENS, model=tiny, recipe="f16").digest
     monkeypatch.setattr("softfloat_llm.llama.stored_weights._KEPT", 0)
     assert simulate(tokens=TOKENS, model=tiny, recipe="f16").digest == kept
-    weights = StoredWeights(tiny.weights, Recipe("e4m3fn"))
+    weights = StoredWeights(tiny.weights, Recipe(storage="e4m3fn"))
     first, _ = weights.linear("mlp.up_proj", "model.layers.0.mlp.up_proj")
     again, _ = weights.linear("mlp.up_proj", "model.layers.0.mlp.up_proj")
     assert first is not again
