@@ -6,11 +6,11 @@ So the two never disagree, and `to_dict` (the JSON) is made of the same fields. 
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from softfloat_llm.analysis.wording import html_table, labelled, markdown_table
+from softfloat_llm.analysis.markup import html_labels, html_paragraphs, html_table
+from softfloat_llm.analysis.wording import labelled, markdown_table
 
 if TYPE_CHECKING:
     from softfloat_llm.runs import Run
@@ -33,8 +33,8 @@ class Table:
         return f"{table}\n{self.note}" if self.note else table
 
     def as_html(self) -> str:
-        """The same cells, and the note as a paragraph."""
-        return html_table(self.header, self.rows) + (f"<p>{html.escape(self.note)}</p>" if self.note else "")
+        """The same cells, and the note as paragraphs."""
+        return html_table(self.header, self.rows, self.right) + html_paragraphs(self.note.splitlines())
 
     def cut(self, most: int, more: str = "-v") -> Table:
         """The first rows, and in the note how many more there are and what shows them."""
@@ -79,9 +79,9 @@ class Answer:
         return self.text()
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<p>{html.escape(text)}</p>" for text in self.sentences())
         tables = "".join(table.as_html() for table in self.tables(verbose=True) if table.rows)
-        return f"<div>{said}{tables}</div>"
+        labels = html_labels([*self.heading(), *self.ending()])
+        return f"<div>{html_paragraphs(self.sentences())}{tables}{labels}</div>"
 
 
 def prompt_of(run: Run) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import html
 import math
 from typing import TYPE_CHECKING
 
+from softfloat_llm.analysis.answers import Table
 from softfloat_llm.analysis.distances import Difference
+from softfloat_llm.analysis.markup import html_labels, html_paragraphs
 from softfloat_llm.analysis.numbers import about, binade, code, decimal, distance
 from softfloat_llm.analysis.verdicts import Choice, Verdict
-from softfloat_llm.analysis.wording import html_table, labelled, markdown_table, recipe_line, token_words
+from softfloat_llm.analysis.wording import labelled, recipe_line, token_words
 from softfloat_llm.numerics.formats import Format
 
 if TYPE_CHECKING:
@@ -21,28 +22,43 @@ THEN = "print(comparison.text(verbose=True))   every step and every tap"
 
 def as_text(found: Comparison, *, verbose: bool = False, then: str | None = None) -> str:
     """Recipe, answer, one table, what to run next, digest. `verbose`: all steps, their codes, and a table of taps."""
-    parts = ["\n".join(_heading(found))]
+    said = zip(["answer", *[""] * 99], sentences(found), strict=False)
+    parts = [_lines([*heading(found), *said, *_notes(found)])]
     shown = found.steps if verbose else shown_steps(found.steps)
     if shown:
-        parts.append(steps_table(found, shown))
+        parts.append(steps_table(found, shown).as_text())
     if verbose:
         parts.append("\n".join(_codes(found)))
-        parts.append(taps_table(found.taps))
-    parts.append("\n".join(_ending(found, THEN if then is None else then)))
+        parts.append(taps_table(found.taps).as_text())
+    following = THEN if then is None else then
+    parts.append(_lines([*([("next", following)] if following else []), *ending(found)]))
     return "\n\n".join(part for part in parts if part)
 
 
-def _heading(found: Comparison) -> list[str]:
-    lines = [labelled("recipe", recipe_line(found.recipe)), labelled("against", found.reference_recipe.name)]
-    lines += [labelled("answer" if place == 0 else "", text) for place, text in enumerate(sentences(found))]
-    lines += [labelled("note", note) for note in found.notes]
-    return lines
+def _lines(pairs: list[tuple[str, str]]) -> str:
+    return "\n".join(labelled(label, text) for label, text in pairs)
 
 
-def _ending(found: Comparison, then: str) -> list[str]:
-    lines = [labelled("next", then)] if then else []
-    shape = found.logits.shape
-    return [*lines, labelled("digest", f"{found.digest}  logits {found.format}, compared {shape}")]
+def as_html(found: Comparison) -> str:
+    """The same lines as the text: the answer's sentences, all steps, the taps (folded), what was run."""
+    steps = steps_table(found, found.steps).as_html() if found.steps else ""
+    taps = f"<details><summary>taps</summary>{taps_table(found.taps).as_html()}</details>"
+    said = html_paragraphs([*sentences(found), *found.notes])
+    return f"<div>{said}{steps}{taps}{html_labels([*heading(found), *ending(found)])}</div>"
+
+
+def heading(found: Comparison) -> list[tuple[str, str]]:
+    """(label, text) lines: what was compared."""
+    return [("recipe", recipe_line(found.recipe)), ("against", found.reference_recipe.name)]
+
+
+def _notes(found: Comparison) -> list[tuple[str, str]]:
+    return [("note", note) for note in found.notes]
+
+
+def ending(found: Comparison) -> list[tuple[str, str]]:
+    """(label, text) lines: the digest of the run, and what it is over."""
+    return [("digest", f"{found.digest}  logits {found.format}, compared {found.logits.shape}")]
 
 
 def sentences(found: Comparison) -> list[str]:
@@ -108,11 +124,12 @@ def shown_steps(steps: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     return tuple(sorted(ranked[:SHOWN_STEPS], key=lambda step: step.step))
 
 
-def _steps_cells(found: Comparison, steps: tuple[Verdict, ...]) -> tuple[list[str], list[list[str]]]:
+def steps_table(found: Comparison, steps: tuple[Verdict, ...]) -> Table:
+    """The verdicts on some steps, and in the note how many others there are."""
     unit = f"{found.format} ulp"
-    header = ["step", "reference", "run", "margin", f"in {unit}", f"error in {unit}", "verdict"]
-    rows = [
-        [
+    header = ("step", "reference", "run", "margin", f"in {unit}", f"error in {unit}", "verdict")
+    rows = tuple(
+        (
             str(step.step),
             _choice(step.reference, found.logits.reference_format),
             _choice(step.run, found.format),
@@ -120,28 +137,22 @@ def _steps_cells(found: Comparison, steps: tuple[Verdict, ...]) -> tuple[list[st
             about(step.margin_ulp),
             about(step.error_ulp),
             ("x " if step.is_flip else "") + step.words,
-        ]
+        )
         for step in steps
-    ]
-    return header, rows
+    )
+    note = _hidden(len(found.steps) - len(steps), found.flips - sum(step.is_flip for step in steps))
+    return Table(header, rows, right=(0, 3, 4, 5), note=note)
 
 
 def _choice(choice: Choice, fmt: Format) -> str:
     return f"{token_words(choice.piece, choice.token)} {decimal(choice.logit, fmt)}"
 
 
-def steps_table(found: Comparison, steps: tuple[Verdict, ...]) -> str:
-    """The verdicts as a Markdown table."""
-    header, rows = _steps_cells(found, steps)
-    table = markdown_table(header, rows, right=(0, 3, 4, 5))
-    return table + _hidden(len(found.steps) - len(steps), found.flips - sum(step.is_flip for step in steps))
-
-
 def _hidden(steps: int, flips: int) -> str:
     """What a shortened table leaves out."""
     if steps == 0:
         return ""
-    return f"\n({steps} further steps are not shown: " + (f"{flips} of them flip)" if flips else "none of them flips)")
+    return f"({steps} further steps are not shown: " + (f"{flips} of them flip)" if flips else "none of them flips)")
 
 
 def _codes(found: Comparison) -> list[str]:
@@ -154,26 +165,18 @@ def _codes(found: Comparison) -> list[str]:
     ]
 
 
-TAP_HEADER = ["tap", "format", "differing", "max abs", "max ulp", "steps", "verdict"]
+TAP_HEADER = ("tap", "format", "differing", "max abs", "max ulp", "steps", "verdict")
 
 
-def _tap_row(tap: Difference) -> list[str]:
+def _tap_row(tap: Difference) -> tuple[str, ...]:
     total = math.prod(tap.shape)
     steps = "" if tap.max_steps is None else str(tap.max_steps)
     word = "identical" if tap.is_identical else "differs" if tap.count else "same values"
-    return [
+    return (
         tap.tap, str(tap.format), f"{tap.count} of {total}", about(tap.max_abs), about(tap.max_ulp), steps, word
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
-def taps_table(taps: tuple[Difference, ...]) -> str:
-    """Every tap's difference as a Markdown table, in forward order. Ulps are of the format in the second column."""
-    return markdown_table(TAP_HEADER, [_tap_row(tap) for tap in taps], right=(2, 3, 4, 5))
-
-
-def as_html(found: Comparison) -> str:
-    """The answer's sentences, the steps, and the taps (folded)."""
-    said = "".join(f"<p>{html.escape(text)}</p>" for text in (*sentences(found), *found.notes))
-    steps = html_table(*_steps_cells(found, found.steps)) if found.steps else ""
-    taps = html_table(TAP_HEADER, [_tap_row(tap) for tap in found.taps])
-    return f"<div>{said}{steps}<details><summary>taps</summary>{taps}</details></div>"
+def taps_table(taps: tuple[Difference, ...]) -> Table:
+    """Every tap's difference, in forward order. Ulps are of the format in the second column."""
+    return Table(TAP_HEADER, tuple(_tap_row(tap) for tap in taps), right=(2, 3, 4, 5))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from softfloat_llm.analysis.markup import html_text
 from softfloat_llm.analysis.numbers import about, code, decimal, jsonable
 from softfloat_llm.numerics.formats import Format
 from softfloat_llm.numerics.rounding import ulp, ulp_distance
@@ -93,6 +94,9 @@ class GoldenReport:
             failures.append(f"... and {len(self.problems) - SHOWN_PROBLEMS} more; --json has them all")
         count = len(self.mismatches) + len(self.problems)
         return "\n".join([f"golden: {count} failure{'s' * (count > 1)}", *failures, origin])
+
+    def _repr_html_(self) -> str:
+        return html_text(str(self))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON: plain numbers, strings, lists."""

@@ -1,8 +1,7 @@
-"""The lines and tables that several answers share: a recipe in one line, Markdown and HTML tables."""
+"""The lines and tables that several answers share: a recipe in one line, Markdown tables."""
 
 from __future__ import annotations
 
-import html
 import shlex
 import textwrap
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from softfloat_llm.sites import GROUPS, SITES, select
 
 LABEL_WIDTH = 9
 WIDTH, SHOWN_LINES = 108, 4
+SHOWN_PIECE = 48  # characters of a token: the longest of SmolLM2 that are no blanks have 21
 
 
 def labelled(label: str, text: str) -> str:
@@ -61,10 +61,12 @@ def joint_name(sites: Sequence[str]) -> str:
 
 
 def token_words(piece: str, token: int | None) -> str:
-    """A token as people read it: its text in quotes, or its id where there is none."""
+    """A token as people read it: its text in quotes, a long one cut, or its id where there is none."""
     if token is None:
         return "none"
-    return repr(piece) if piece and piece != f"<{token}>" else f"<{token}>"
+    if not piece or piece == f"<{token}>":
+        return f"<{token}>"
+    return repr(piece) if len(piece) <= SHOWN_PIECE else f"{piece[:SHOWN_PIECE]!r}..."
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -82,10 +84,3 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: 
 
 def _rule(width: int, is_right: bool) -> str:
     return "-" * (width + 1) + (":" if is_right else "-")
-
-
-def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same table as HTML, every cell escaped."""
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from softfloat_llm.analysis.compare import Comparison, compare
 from softfloat_llm.analysis.comparison_text import sentences
 from softfloat_llm.analysis.distances import Difference
+from softfloat_llm.analysis.markup import html_text
 from softfloat_llm.analysis.numbers import about, decimal
 from softfloat_llm.analysis.taps import tap_of
 from softfloat_llm.analysis.wording import labelled, markdown_table, recipe_line
@@ -52,6 +53,9 @@ class LiveComparison:
 
     def __str__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        return html_text(self.text(verbose=True))
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison's own keys, and `live`: the host, the counts, the notes."""
