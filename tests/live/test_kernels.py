@@ -38,13 +38,17 @@ def ours(x, w, fmt, order):
 @pytest.mark.parametrize("fmt", ["bf16", "f16"])
 def test_the_dot_of_halves_is_pytorchs_for_1_to_200_terms(fmt, rows):
     rng = np.random.default_rng(200)
-    told_apart = 0
     for terms in range(1, 201):
-        x, w = cancelling(rng, rows, terms, 8, fmt)
+        x, w = cancelling(rng, rows, terms, 6, fmt)
         theirs = pytorchs_linear(x, w, fmt, uses_mkldnn=False)
         np.testing.assert_array_equal(theirs, ours(x, w, fmt, "dot:8x8"), err_msg=f"{terms} terms")
-        told_apart += np.count_nonzero(theirs != ours(x, w, fmt, "seq"))
-    assert told_apart > 0.5 * 200 * rows * 8  # most of these sums would have shown another order
+
+
+@pytest.mark.parametrize("fmt", ["bf16", "f16"])
+@pytest.mark.parametrize("order", ["seq", "swap:2", "lanes:64", "dot:4x8", "ilp:4"])
+def test_these_sums_tell_another_order_apart(fmt, order):
+    x, w = cancelling(np.random.default_rng(1), 4, 200, 16, fmt)
+    assert np.count_nonzero(ours(x, w, fmt, "dot:8x8") != ours(x, w, fmt, order)) > 0.8 * 4 * 16
 
 
 SHAPES = [
