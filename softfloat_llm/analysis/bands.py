@@ -98,7 +98,9 @@ class SumBand(Answer):
 
     def sentences(self) -> list[str]:
         one, total = self.widest, counted(math.prod(self.shape), "sum")
-        lines = [f"{counted(len(self.orders), 'other order')} of {self.terms} terms: {self.moved} of {total} move."]
+        lines = [
+            f"{counted(len(self.orders), 'other order')} of {self.terms} terms; moved by some: {self.moved} of {total}."
+        ]
         if self.seen:
             lines.append(
                 f"The widest band is {distance(one.width, one.value, self.format)}: a test must allow at least that, or"

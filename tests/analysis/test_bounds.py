@@ -136,7 +136,7 @@ def test_more_orders_only_widen_a_band():
 def test_256_and_ones_in_bf16_have_two_right_sums():
     found = sum_band([256.0, 1.0, 1.0], [1.0, 1.0, 1.0], "storage=bf16,acc=bf16", orders=["seq", "reverse"])
     assert (found.widest.value, found.widest.low, found.widest.high, found.widest.results) == (256.0, 256.0, 258.0, 2)
-    assert "1 of 1 sum move" in str(found)
+    assert "moved by some: 1 of 1 sum." in str(found)
     assert "one dot product of 3 terms" in str(found)
 
 
