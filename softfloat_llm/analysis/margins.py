@@ -153,7 +153,8 @@ class Margins(Answer):
             return ["No token was chosen: there is no margin."]
         bound = "below one" if self.within is None else f"of at most {self.within:g}"
         count = len(self.steps) if self.within is not None else len([m for m in self.steps if m.margin_ulp < 1])
-        lines = [f"{count} of {counted(self.total, what)} have a margin {bound} {self.format} ulp."]
+        verb = "has" if count == 1 else "have"
+        lines = [f"{count} of {counted(self.total, what)} {verb} a margin {bound} {self.format} ulp."]
         return [*lines, *self._about_least(what), *self._about_ranking(what)]
 
     def _about_least(self, what: str) -> list[str]:

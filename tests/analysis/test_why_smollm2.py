@@ -11,6 +11,7 @@ from fractions import Fraction
 import pytest
 
 from softfloat_llm.analysis.budget import budget_of
+from softfloat_llm.analysis.logit_bands import model_band
 from softfloat_llm.analysis.margins import margins
 from softfloat_llm.analysis.names import named
 from softfloat_llm.analysis.step_logits import question
@@ -50,3 +51,14 @@ def test_the_output_rounding_makes_most_of_the_change_and_turns_the_token(runs):
     assert by_name["output"].change < 3 * by_name["storage"].change < 0
     assert by_name["storage"].choice.piece == " not"
     assert by_name["output"].choice.piece == " a"
+
+
+def test_the_order_of_the_sums_alone_decides_which_of_the_two_is_chosen(runs):
+    """Every order is a right one: under lanes:8 the token is ' a' as under seq, under split-k:4 it is ' not'."""
+    asked = replace(question(runs[1], 0, model=smollm2()), is_ours=True)
+    found = model_band(asked, "bf16", orders=["lanes:8", "split-k:4"])
+    print(found)
+    assert [choice.piece for choice in found.chosen] == [" a", " not"]
+    assert found.flips == ("split-k:4",)
+    assert found.moved > 49_000
+    assert found.seen > 0.3
