@@ -23,7 +23,7 @@ from softfloat_llm.numerics.trees import Chain, Fused, Join, Node, Rounded, Tree
 
 _NAMES = (
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:W", "blocked:B", "split-k:S", "perm:SEED", "vector:W",
-    "ilp:W", "cascade:W", "dot:RxW", "gemv:KERNEL", "swap:N", "fused:UNIT",
+    "ilp:W", "cascade:W", "pairwise:W", "dot:RxW", "gemv:KERNEL", "swap:N", "fused:UNIT",
 )  # fmt: skip
 _HEADS = (
     "seq", "reverse", "pairwise", "tree", "lanes", "blocked", "split-k", "perm", "vector", "ilp", "cascade", "dot",
@@ -31,7 +31,9 @@ _HEADS = (
 )  # fmt: skip
 _JOINS = ("half", "adj", "seq")
 _MOST_LANES = 65_536  # each lane is a partial sum held in memory, even where no term reaches it
+_LANED = ("lanes", "vector", "ilp", "cascade", "pairwise")
 _MOST_LEVELS = 16
+_NUMPY_BLOCK = 128
 _NESTING = ("lanes", "blocked", "split-k", "perm", "swap")
 _SHAPE_FREE = ("seq", "reverse", "lanes", "blocked", "swap", "fused")
 
@@ -60,8 +62,9 @@ class Order:
     `lanes:WxG`: G neighbours go to one lane together. Lanes may also join by distances, `lanes:16:8.1.2.4`: lane l with
     lane l + 8, what is left at distance 1, and so on.
     As libraries sum: `vector:W` whole vectors of W lanes, then the rest one by one; `ilp:W` W partial sums of every
-    W-th term, the rest to the first, joined in turn; `cascade:W` PyTorch's cascade over vectors of W lanes; `dot:RxW`
-    its dot of half formats: R vectors of W lanes at once, then two at a time into one, then the rest one by one;
+    W-th term, the rest to the first, joined in turn; `cascade:W` PyTorch's cascade over vectors of W lanes;
+    `pairwise:8` NumPy's halves of at most 128 terms, each by 8 lanes, then its rest one by one; `dot:RxW` PyTorch's
+    dot of half formats: R vectors of W lanes at once, then two at a time into one, then the rest one by one;
     `gemv:KERNEL` MKL's product of a float32 matrix and one vector (`mkl_orders.KERNELS`: gemv:t, gemv:n, ...).
     As matrix units add, L products and the accumulator at once: `fused:UNIT` names a real one (`adders.units`), and
     `fused:L[:F[:MODE[:E]]]` one by its parameters (`adders.adder_of`). It stands last: `blocked:128 > fused:UNIT`.
@@ -136,7 +139,7 @@ def _parse_level(part: str, text: str) -> Level:
     head, *arguments = part.split(":")
     if head not in _HEADS:
         raise OrderError(f"Unknown order {part!r} in {text!r}.{nearest(head, _HEADS)} Known: {' '.join(_NAMES)}.")
-    if head in ("seq", "reverse", "pairwise"):
+    if head in ("seq", "reverse") or part == "pairwise":
         _expect(not arguments, part, text, f"{head!r} takes no argument")
         return Level(head)
     _expect(bool(arguments), part, text, f"{head!r} takes an argument, as in {_example(head)}")
@@ -155,7 +158,7 @@ def _parse_level(part: str, text: str) -> Level:
     _expect(bool(neighbours) == bool(times), part, text, "after 'x' stands how many neighbours a lane takes together")
     _expect(head != "dot" or bool(times), part, text, "registers and the lanes of each are meant, as in dot:8x8")
     group = _parse_size(neighbours, part, text, lowest=1) if neighbours else 1
-    lanes = size * group if head == "dot" else size if head in ("lanes", "vector", "ilp", "cascade") else 0
+    lanes = size * group if head == "dot" else size if head in _LANED else 0
     _expect(lanes <= _MOST_LANES, part, text, f"there can be at most {_MOST_LANES} lanes")
     return _parse_options(Level(head, size, group), arguments[1:], part, text)
 
@@ -215,7 +218,7 @@ def _build(levels: tuple[Level, ...], terms: tuple[int, ...], text: str) -> Node
         case "reverse":
             return Chain(terms[::-1])
         case "pairwise":
-            return _pairwise(terms)
+            return _numpy_pairwise(terms, level.size) if level.size else _pairwise(terms)
         case "tree":
             return _explicit(level.explicit, terms, text) if level.explicit else _join_by(level.join, list(terms))
         case "lanes":
@@ -282,6 +285,22 @@ def _lanes(terms: tuple[int, ...], level: Level) -> Iterator[tuple[int, ...]]:
     """The terms of each lane: every W-th group of neighbours."""
     groups = list(_chunks(terms, level.group))
     return (tuple(k for group in groups[lane :: level.size] for k in group) for lane in range(level.size))
+
+
+def _numpy_pairwise(terms: tuple[int, ...], lanes: int) -> Node:
+    """NumPy's sum along a contiguous axis: halves down to blocks of at most 128 terms, the left of whole vectors.
+
+    **Source:** NumPy 2.4, numpy/_core/src/umath/loops_utils.h.src, pairwise_sum, whose lanes are 8.
+    """
+    if len(terms) < lanes:
+        return Chain(terms)
+    if len(terms) <= _NUMPY_BLOCK:
+        whole = len(terms) // lanes * lanes
+        joined = _join_by("adj", [Chain(terms[lane:whole:lanes]) for lane in range(lanes)])
+        return Chain((joined, *terms[whole:])) if whole < len(terms) else joined
+    half = len(terms) // 2
+    half -= half % lanes
+    return Join((_numpy_pairwise(terms[:half], lanes), _numpy_pairwise(terms[half:], lanes)))
 
 
 def _cascade(terms: tuple[int, ...], lanes: int) -> Node:

@@ -178,7 +178,7 @@ def _shape_of(node: Node, parts: list[Node]) -> Node:
         case Chain(stored=Format() as fmt) if parts:
             running: Node = Rounded(parts[0], fmt)
             for part in parts[1:]:
-                running = Rounded(Join((running, part)), fmt)
+                running = Rounded(Chain((running, part)) if isinstance(part, int) else Join((running, part)), fmt)
             return running
         case _:
             return type(node)(tuple(parts))

@@ -371,3 +371,26 @@ def test_dot_of_whole_registers_is_their_lanes():
 def test_a_dot_needs_registers_and_lanes(text, says):
     with pytest.raises(OrderError, match=says):
         Order(text)
+
+
+# --- Libraries ------------------------------------------------------------------------------------------------------
+
+
+def test_pairwise_over_eight_lanes_is_numpys_own_sum():
+    """Of float32 terms that lose bits, at every length to 300 and around the halves of longer sums."""
+    rng = np.random.default_rng(8)
+    told_apart = 0
+    for n in [*range(1, 301), 511, 512, 513, 1000, 1025]:
+        x = np.ldexp(rng.uniform(-2, 2, (20, n)), rng.integers(-6, 7, (20, n))).astype(np.float32)
+        theirs = np.sum(x, axis=-1)
+        np.testing.assert_array_equal(reduce.sum(x, "storage=f32,acc=f32,order=pairwise:8"), theirs)
+        told_apart += np.count_nonzero(reduce.sum(x, "storage=f32,acc=f32,order=seq") != theirs)
+    assert told_apart > 3000
+
+
+def test_a_term_that_enters_a_stored_chain_stays_unrounded_in_its_shape(tmp_path):
+    tree = Tree(3, Chain((0, 1, 2), Order("lanes:2:bf16").levels[0].partial))
+    write_tree(tree, tmp_path / "tree.json")
+    a, b = np.float32([[3.0, 2.0**24 - 1, 1.0]]), np.float32([[-(2.0**24), 3.0, 0.0]])
+    again = reduce.dot(a, b, f"storage=f32,acc=f32,order=tree:@{tmp_path / 'tree.json'}")
+    assert again.tolist() == [-3.0]  # fma(2^24 - 1, 3, -3 * 2^24); the product alone is 3 * 2^24 - 4
