@@ -167,40 +167,125 @@ def frequencies(theta, size, compute="f32"):
     return [op("/", 1.0, power(theta, e, compute), compute) for e in exponents]
 
 
-def rope_row(position, theta, size, *, compute="f32", output):
+def frequencies_by_exp(theta, size, compute="f32"):
+    """e^(-i g), g = ln(theta) over C/2: the logarithm, g, i g and the exponential are each rounded."""
+    step = op("/", logarithm(theta, compute), float(size // 2), compute)
+    return [exponential(op("*", float(-i), step, compute), compute) for i in range(size // 2)]
+
+
+def frequencies_by_exp2(theta, size, compute="f32"):
+    """2^(-d l), d = i over C/2, l = log2(theta): d, l, d l and the power are each rounded."""
+    parts = [op("/", float(i), float(size // 2), compute) for i in range(size // 2)]
+    return [power(2.0, op("*", -d, logarithm(theta, compute, base=2), compute), compute) for d in parts]
+
+
+def logarithm(x, fmt, base=None):
+    with localcontext() as context:
+        context.prec = DIGITS
+        value = decimal_of(x).ln() / (1 if base is None else decimal_of(base).ln())
+        return round_exact(Fraction(value), fmt)
+
+
+def iterated_angles(position, theta, size, compute="f32", kept=None):
+    """The position, then each angle the last one times theta^(-2/C): the exponent, the power, each angle rounded."""
+    ratio = power(theta, op("/", -2.0, float(size), compute), compute)
+    angles = [round_exact(float(position), compute)]
+    while len(angles) < size // 2:
+        angles.append(op("*", angles[-1], round_exact(ratio, kept or compute), compute))
+    return angles
+
+
+def rope_row(position, theta, size, *, compute="f32", output, made="pow", kept=None):
     """cos, then sin: the position, the angle, its cosine and sine rounded to compute; then to the output."""
     place = round_exact(float(position), compute)
-    pairs = [cos_sin(op("*", place, f, compute), compute) for f in frequencies(theta, size, compute)]
+    if made == "iterated":
+        angles = iterated_angles(position, theta, size, compute, kept)
+    else:
+        ways = {"pow": frequencies, "exp": frequencies_by_exp, "exp2": frequencies_by_exp2}
+        held = [round_exact(f, kept or compute) for f in ways[made](theta, size, compute)]
+        angles = [op("*", place, f, compute) for f in held]
+    pairs = [cos_sin(angle, compute) for angle in angles]
     return [[round_exact(v, output) for v in column] for column in zip(*pairs, strict=True)]
 
 
-def rotate(x, cos, sin, *, storage, output, form="each"):
-    """Half-split rotation of one head's vector."""
+def rotate(x, cos, sin, *, storage, output, form="each", pairs="half-split"):
+    """Rotation of one head's vector, pair by pair."""
     x, half = [round_exact(v, storage) for v in x], len(x) // 2
-    first, second = x[:half], x[half:]
+    first, second = (x[:half], x[half:]) if pairs == "half-split" else (x[::2], x[1::2])
     left = [combined(a, c, b, -s, output, form) for a, b, c, s in zip(first, second, cos, sin, strict=True)]
-    right = [combined(b, c, a, s, output, form) for a, b, c, s in zip(first, second, cos, sin, strict=True)]
-    return left + right
+    right = [combined(a, s, b, c, output, form) for a, b, c, s in zip(first, second, cos, sin, strict=True)]
+    return left + right if pairs == "half-split" else [v for pair in zip(left, right, strict=True) for v in pair]
 
 
 def combined(a, c, b, s, output, form):
-    """a*c + b*s: three roundings, or one."""
+    """a*c + b*s: three roundings; one; or two, where b*s is rounded and a*c fused."""
     if form == "each":
         return op("+", op("*", a, c, output), op("*", b, s, output), output)
+    if form == "fma":
+        exact = Fraction(a) * Fraction(c) + Fraction(op("*", b, s, output))
+        return round_exact(exact, output) if exact else op("+", a * c, op("*", b, s, output), output)
     exact = Fraction(a) * Fraction(c) + Fraction(b) * Fraction(s)
     return round_exact(exact, output) if exact else op("+", a * c, b * s, output)
 
 
-def softmax(x, *, storage, output, compute="f32", product=None, acc="f32", order="seq", form="divide"):
+def softmax(x, *, storage, output, compute="f32", product=None, acc="f32", order="seq", form="divide",
+            base="e", sum_of="terms"):  # fmt: skip
     """exp(x - max) / sum for one row of the keys that are seen."""
     x = [round_exact(v, storage) for v in x]
-    weights = [exponential(op("+", v, -max(x), compute), compute) for v in x]
-    terms = weights if product == "exact" else [round_exact(w, product or compute) for w in weights]
+    weights = [raised(base, op("+", v, -max(x), compute), compute) for v in x]
+    given = weights if sum_of == "terms" else [round_exact(w, output) for w in weights]
+    terms = given if product == "exact" else [round_exact(w, product or compute) for w in given]
     _, below = total(terms, acc, order, compute)
     if form == "divide":
         return [round_exact(op("/", w, below, compute), output) for w in weights]
     factor = op("/", 1.0, below, compute)
     return [round_exact(op("*", w, factor, compute), output) for w in weights]
+
+
+def raised(base, x, fmt):
+    """e^x or 2^x, rounded once; x a float, -inf included."""
+    return power(2.0, x, fmt) if base == "2" and math.isfinite(x) else exponential(x, fmt)
+
+
+def flash(scores, values, keys, *, storage, output, p="f32", acc="f32", kept=None, form="reciprocal", base="e",
+          sum_acc="f32", is_f64=False):  # fmt: skip
+    """One query: blocks of keys, each against the largest score so far. scores (S,), values (S, C); the result (C,).
+
+    `p` is the format in which P meets the values. The sum so far times its correction, plus that of the block, is
+    rounded once; with `is_f64` the product is rounded to f32 first and the block's sum is one of f64.
+    """
+    top, total, out = -math.inf, 0.0, [0.0] * len(values[0])
+    scores = [round_exact(s, storage) for s in scores]
+    for start in range(0, len(scores), keys):
+        block, rows = scores[start : start + keys], values[start : start + keys]
+        largest = max(top, *block)
+        weights = [raised(base, op("+", s, -largest, "f32"), "f32") for s in block]
+        correction = raised(base, op("+", top, -largest, "f32"), "f32")
+        own = total_of(weights, "f64" if is_f64 else sum_acc)
+        if is_f64:
+            total = round_exact(Fraction(op("*", total, correction, "f32")) + Fraction(own), "f32")
+        else:
+            total = round_exact(Fraction(total) * Fraction(correction) + Fraction(own), sum_acc)
+        for c in range(len(out)):
+            start_at = kept_in(kept, op("*", out[c], correction, acc))
+            machine = WithInfinity(acc)
+            running = start_at
+            for w, row in zip(weights, rows, strict=True):
+                running = machine.add(running, Fraction(round_exact(w, p)) * Fraction(row[c]))
+            out[c] = kept_in(kept, running)
+        top = largest
+    if form == "divide":
+        return [round_exact(op("/", v, total, acc), output) for v in out]
+    factor = op("/", 1.0, total, "f32")
+    return [round_exact(op("*", v, factor, acc), output) for v in out]
+
+
+def kept_in(fmt, x):
+    return x if fmt is None else round_exact(x, fmt)
+
+
+def total_of(terms, acc):
+    return total(terms, acc, "seq", acc)[0]
 
 
 def scaled(score, factor, *, storage, output, compute="f32"):

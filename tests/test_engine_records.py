@@ -24,7 +24,7 @@ from softfloat_llm.runs import simulate
 from tests.checkpoints import config_dict
 
 FOLDER = Path(__file__).parent / "data" / "engines"
-GGML, LLAMA_CPP, MLX = (np.load(FOLDER / f"{name}.npz") for name in ("ggml", "llama_cpp", "mlx"))
+GGML, LLAMA_CPP, MLX, MATH = (np.load(FOLDER / f"{name}.npz") for name in ("ggml", "llama_cpp", "mlx", "torch_math"))
 KINDS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 LLAMA_CPP_RECIPES = {"f16": "llama.cpp-f16-cpu-avx512", "bf16": "llama.cpp-bf16-cpu-avx512bf16"}
 SIZE = 64
@@ -53,10 +53,14 @@ def attended(q, k, v, recipe):
     at = recipe_of(recipe).at
     q, k, v = (x.transpose(1, 0, 2) for x in (q, k, v))
     factor = score_factor(q.shape[-1], at("attn.scale"), at("attn.softmax"))
-    if at("attn.scale").options["on"] == "query":
-        s = attention.scores(attention.scaled(q, factor, at("attn.scale")).out, k, at("attn.scores")).out
-    else:
-        s = attention.scale(attention.scores(q, k, at("attn.scores")).out, factor, at("attn.scale")).out
+    on = at("attn.scale").options["on"]
+    if on != "scores":
+        q = attention.scaled(q, factor, at("attn.scale")).out
+    if on == "both":
+        k = attention.scaled(k, factor, at("attn.scale")).out
+    s = attention.scores(q, k, at("attn.scores")).out
+    if on == "scores":
+        s = attention.scale(s, factor, at("attn.scale")).out
     taps, pending = softmax(s, at("attn.softmax"))
     return attention.weighted_values(taps.out, v, at("attn.pv"), pending=pending).out
 
@@ -132,6 +136,18 @@ def test_every_logit_of_smollm2_is_llama_cpps(kind, smollm2_folder):
     assert list(run.generated)[:3] == recorded("greedy").tolist()
     np.testing.assert_array_equal(np.take_along_axis(run["logits"], recorded("top"), -1), recorded("top_logits"))
     assert [hashlib.sha256(row.tobytes()).hexdigest() for row in run["logits"]] == recorded("sha256").tolist()
+
+
+# --- PyTorch's math backend -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", ["1.40", "7.7", "5.33"])
+def test_the_math_backend_scales_query_and_key_in_float32_and_rounds_once_at_the_end(kind, case):
+    """One term to a score and to an output: no sum has an order, and every bit is a rounding's."""
+    q, k, v, wanted = (MATH[f"{kind}.{case}.{name}"].view(KINDS[kind]) for name in "qkvy")
+    recipe = f"transformers-math-bf16-cpu-amx,attn.pv.output={kind}"  # the one rounding to the format
+    assert_bits(attended(q, k, v, recipe), wanted.transpose(1, 0, 2))
 
 
 # --- MLX --------------------------------------------------------------------------------------------------------------

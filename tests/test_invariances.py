@@ -26,6 +26,7 @@ MORE = [
     "bf16,order=blocked:32 > lanes:2", "f16,*.acc=f16,*.order=blocked:4 > lanes:2", "bf16,*.order=reverse",
     "bf16,product=bf16,acc=bf16", "bf16,attn.pv.acc=f32+neumaier", "f16,attn.pv.rounding=toward_negative",
     "bf16,attn.pv.acc=bf16+kahan,attn.softmax.acc=bf16+kahan",
+    "mlx-bf16-cpu", "f32,product=exact,attn.softmax.online=2,attn.softmax.normalise=after,attn.pv.kept=f16",
     "bf16,kv=e4m3fn", "storage=tf32", "storage=e5m7,acc=e5m7", "storage=e4m3fn", "transformers-eager",
     "candle-f16-cpu-neon", "sglang-bf16-cuda-fp8kv", "torch-autocast-bf16-cpu",
     "f16,kv=e4m3fn,kv.scale=0.3,norm.takes=unrounded-statistics,linear.order=blocked:16:f16",

@@ -391,6 +391,13 @@ def test_a_file_that_is_based_on_another_keeps_the_status_that_it_says(tmp_path)
     ("lm_head.output=f64", FormatError, "output=f64: tensors"),
     ("norm.compute=f64", FormatError, "compute=f64: tensors"),
     ("kv=f64", FormatError, "storage=f64: tensors"),
+    ("f32,attn.softmax.exp=ggml,attn.softmax.compute=bf16", RecipeError, "exp='ggml' is made of float32 steps"),
+    ("f32,attn.softmax.exp=glibc,attn.softmax.base=2", RecipeError, "base=2 has correctly rounded powers: exp must be"),
+    ("f32,attn.softmax.online=1", RecipeError, "online=1: the sum is known at the end, so normalise must be after"),
+    ("f32,attn.softmax.online=1,attn.softmax.normalise=after,attn.softmax.acc=exact", RecipeError,
+     "online=1 corrects a running sum: acc must be a plain format, not exact"),
+    ("f32,attn.softmax.online=one", RecipeError, "expected a whole number such as 64"),
+    ("f32,attn.mask.value=lowest", RecipeError, "Did you mean"),
     ("no-such-file.toml", RecipeError, "Reading the recipe no-such-file.toml: .*No such file"),
 ], ids=lambda x: x if isinstance(x, str) and len(x) < 24 else "")  # fmt: skip
 def test_wrong_words_are_refused_with_what_would_be_right(form, error, found):
@@ -517,6 +524,30 @@ def test_a_sum_may_be_made_in_another_way_for_another_shape():
     assert str(recipe.at("lm_head").shaped(M=1).precision.acc) == "f16"
     assert str(recipe.at("lm_head").shaped(M=2).precision.acc) == "f32"
     assert str(recipe.at("norm.final").shaped(K=96).precision.order) == "lanes:8"
+
+
+def test_kernels_of_attention_for_few_and_many_queries_may_store_and_block_apart():
+    few = {
+        "attn.scores.storage if M < 64": "f16",
+        "attn.softmax.online if M < 64": "1",
+        "attn.pv.kept if M < 64": "f16",
+    }
+    recipe = Recipe("f32", at={"attn.softmax.online": "64", "attn.softmax.normalise": "after", **few})
+    recipe.check_fit()
+    for rows, words in ((63, ("f16", "1", "f16")), (64, ("f32", "64", "acc"))):
+        shaped = [recipe.at(f"attn.{site}").shaped(M=rows) for site in ("scores", "softmax", "pv")]
+        assert (str(shaped[0].storage), shaped[1].options["online"], shaped[2].options["kept"]) == words
+    with pytest.raises(RecipeError, match="Make the widest the plain one"):
+        Recipe("f16", at={"attn.scores.storage if M < 64": "f32"})
+
+
+@pytest.mark.parametrize(("at", "says"), [
+    ("attn.pv.kept=f16", "is for blocks of keys, of which there are none"),
+    ("attn.softmax.online=8,attn.softmax.normalise=after,attn.pv.acc=exact", "attn.pv.acc must be a plain format"),
+])  # fmt: skip
+def test_blocks_of_keys_that_two_sites_see_apart_are_refused(at, says):
+    with pytest.raises(RecipeError, match=says):
+        recipe_of(f"f32,{at}").check_fit()
 
 
 def test_a_changed_copy_of_a_recipe_does_not_keep_its_certificate(tmp_path):

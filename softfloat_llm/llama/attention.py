@@ -13,7 +13,7 @@ import numpy as np
 from softfloat_llm.llama.products import product
 from softfloat_llm.llama.query_blocks import in_query_blocks
 from softfloat_llm.llama.taps import Taps, entered_values, given_values, terms_left
-from softfloat_llm.numerics import reduce
+from softfloat_llm.numerics import ops, reduce
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
@@ -30,18 +30,20 @@ def hidden_in(fmt: Format) -> float:
 class Pending(NamedTuple):
     """What is still to be done to weighted values whose probabilities are not normalised.
 
-    `factor` (T, H): the reciprocals of the sums. Where the keys come in blocks (online=N), `keys` is N, and
-    `corrections` (T, H, blocks) is what the output so far is multiplied with before each block.
+    `factor` (T, H): what they are multiplied with, the reciprocals of the sums; with `is_divisor` the sums, which they
+    are divided by. Where the keys come in blocks (online=N), `keys` is N, and `corrections` (T, H, blocks) is what the
+    output so far is multiplied with before each block.
     """
 
     factor: Array
     keys: int = 0
     corrections: Float64Array | None = None
+    is_divisor: bool = False
 
     def of_rows(self, rows: slice) -> Pending:
         """The same for some of the queries."""
         corrections = None if self.corrections is None else self.corrections[rows]
-        return Pending(self.factor[rows], self.keys, corrections)
+        return self._replace(factor=self.factor[rows], corrections=corrections)
 
 
 def in_pairs(x: Array, spec: SiteSpec) -> Array:
@@ -110,9 +112,10 @@ def weighted_values(p: Array, v: Array, spec: SiteSpec, *, pending: Pending | No
 
     A key that a query does not see adds a term of 0, or no term where that would move the sum. `pending` is for
     probabilities that are not normalised yet.
-    **Rounds:** p and v to the storage; then as `reduce.matmul`. The accumulator times a factor is rounded to the
-    accumulator's format before the rounding to the output. In blocks of keys: before each block the accumulator times
-    its correction, to the accumulator's format and to `kept`; each block is added to that, and rounded to `kept`.
+    **Rounds:** p and v to the storage; then as `reduce.matmul`. The accumulator times a factor (or over a divisor) is
+    rounded to the accumulator's format before the rounding to the output. In blocks of keys: before each block the
+    accumulator times its correction, to the accumulator's format and to `kept`; each block is added to that, and
+    rounded to `kept`.
     queries=flash: block of queries by block (see `query_blocks`).
     """
     entered, values = entered_values(p, spec), entered_values(v, spec)
@@ -121,17 +124,21 @@ def weighted_values(p: Array, v: Array, spec: SiteSpec, *, pending: Pending | No
         shaped = spec.shaped(M=rows.stop - rows.start, N=v.shape[2], K=seen, B=p.shape[1], T=len(p))
         left = None if pending is None else pending.of_rows(rows)
         taps = _over_seen_keys(entered[rows, :, :seen], values[:seen], shaped, left)
-        return taps if left is None else _normalised(taps, left.factor, shaped)
+        return taps if left is None else _normalised(taps, left, shaped)
 
     return in_query_blocks(len(p), len(v), spec, made)._replace(fills=(0.0, None, None))
 
 
-def _normalised(taps: Taps, factor: Array, spec: SiteSpec) -> Taps:
-    """The taps with the accumulator times factor (T, H) as what is given."""
+def _normalised(taps: Taps, pending: Pending, spec: SiteSpec) -> Taps:
+    """The taps with the accumulator times the factor, or over the divisor, as what is given."""
     assert taps.acc is not None
-    at = spec.precision
-    scaled_sum = round_wide(widen(taps.acc) * widen(factor)[..., None], at.acc.format or spec.output, **at.rules("acc"))
-    return taps._replace(out=reduce.rounded_output(scaled_sum, at).out)
+    at, wide, factor = spec.precision, widen(taps.acc), widen(pending.factor)[..., None]
+    fmt = at.acc.format or spec.output
+    if pending.is_divisor:
+        normalised = widen(ops.div(wide, factor, fmt, at.rounding.acc, subnormals=at.subnormals.acc))
+    else:
+        normalised = round_wide(wide * factor, fmt, **at.rules("acc"))
+    return taps._replace(out=reduce.rounded_output(normalised, at).out)
 
 
 def _over_seen_keys(left: Array, right: Array, spec: SiteSpec, pending: Pending | None) -> Taps:

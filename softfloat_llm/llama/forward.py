@@ -170,7 +170,7 @@ def _attended(q: Array, k: Array, v: Array, recipe: Scope, see: _Recorder | None
     if on != "scores":
         q = tap("attn.scale", attention.scaled(q, factor, at("attn.scale")))
     if on == "both":
-        k = attention.scaled(k, factor, at("attn.scale")).out
+        k = attention.scaled(k, factor, recipe.within("keys").at("attn.scale")).out
     s = tap("attn.scores", attention.scores(q, k, at("attn.scores")))  # (T, H, S)
     if on == "scores":
         s = tap("attn.scale", attention.scale(s, factor, at("attn.scale")))

@@ -49,7 +49,7 @@ def softmax(x: Array, spec: SiteSpec) -> tuple[Taps, Pending | None]:
     acc, total = _sums_of_seen(_as_terms(terms, spec), _summing(spec))
     taps = taps._replace(acc=acc)
     if spec.options["normalise"] == "after":
-        return taps._replace(out=given_values(terms, spec)), Pending(ops.div(1.0, widen(total), c))
+        return taps._replace(out=given_values(terms, spec)), _pending(total, spec)
     denominator = widen(total)[..., None]
     if spec.options["form"] == "reciprocal":
         quotient = round_wide(terms * widen(ops.div(1.0, denominator, c)), c)
@@ -83,9 +83,15 @@ def _online(wide: Float64Array, taps: Taps, spec: SiteSpec) -> tuple[Taps, Pendi
         total = round_sum(corrected, own, kept, **at.rules("acc"))
         top = largest
     acc, out = reduce.rounded_output(total, at)
-    factor = ops.div(1.0, widen(out), spec.compute)
     taps = taps._replace(acc=acc, out=given_values(np.concatenate(parts, axis=-1), spec))
-    return taps, Pending(factor, keys, np.concatenate(corrections, axis=-1))
+    return taps, _pending(out, spec)._replace(keys=keys, corrections=np.concatenate(corrections, axis=-1))
+
+
+def _pending(total: Array, spec: SiteSpec) -> Pending:
+    """What the weighted values are divided by, or with form=reciprocal multiplied with: sums (T, H) in `compute`."""
+    if spec.options["form"] == "divide":
+        return Pending(total, is_divisor=True)
+    return Pending(ops.div(1.0, widen(total), spec.compute))
 
 
 def _powers(x: Float64Array, largest: Float64Array, spec: SiteSpec, *, alone: bool = False) -> Float64Array:

@@ -7,7 +7,8 @@ import pytest
 
 from softfloat_llm.llama import attention
 from softfloat_llm.llama.attention import Pending
-from softfloat_llm.llama.softmax import softmax
+from softfloat_llm.llama.softmax import score_factor, softmax
+from softfloat_llm.numerics.formats import format_of
 from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.recipe import recipe_of
 from tests import scalar_llama
@@ -33,11 +34,14 @@ def values(x):
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("form", ["each", "once"])
-def test_a_rotation_is_its_scalar_twin(fmt, form):
+@pytest.mark.parametrize("form", ["each", "once", "fma"])
+@pytest.mark.parametrize("pairs", ["half-split", "interleaved"])
+def test_a_rotation_is_its_scalar_twin(fmt, form, pairs):
     x, table = drawn((3, 2, 6), fmt, 10), drawn((3, 6), fmt, 11)
-    got = attention.rotate(x, table[:, :3], table[:, 3:], at(f"{fmt},attn.rope.form={form}", "attn.rope")).out
-    want = [[scalar_llama.rotate(head, row[:3], row[3:], storage=fmt, output=fmt, form=form) for head in heads]
+    spec = at(f"{fmt},attn.rope.form={form},attn.rope.pairs={pairs}", "attn.rope")
+    got = attention.rotate(x, table[:, :3], table[:, 3:], spec).out
+    options = {"storage": fmt, "output": fmt, "form": form, "pairs": pairs}
+    want = [[scalar_llama.rotate(head, row[:3], row[3:], **options) for head in heads]
             for heads, row in zip(values(x), values(table), strict=True)]  # fmt: skip
     assert_same(got, want)
 
@@ -91,6 +95,8 @@ SOFTMAXES = {
     ",attn.softmax.acc=exact": {"acc": "exact"},
     ",attn.softmax.product=bf16": {"product": "bf16"},
     ",attn.softmax.product=exact": {"product": "exact"},
+    ",attn.softmax.base=2": {"base": "2"},
+    ",attn.softmax.sum_of=rounded,attn.softmax.form=reciprocal": {"sum_of": "rounded", "form": "reciprocal"},
 }  # fmt: skip
 
 
@@ -104,6 +110,130 @@ def test_softmax_is_its_scalar_twin_over_the_keys_that_are_seen(fmt, words):
             seen = values(x)[t][head][: t + 7]
             want = scalar_llama.softmax(seen, storage=fmt, output=fmt, **SOFTMAXES[words])
             assert_same(got[t, head], want + [0.0] * (2 - t))
+
+
+FLASHES = {
+    "attn.softmax.online=1": {"keys": 1},
+    "attn.softmax.online=2": {"keys": 2},
+    "attn.softmax.online=3,attn.softmax.base=2": {"keys": 3, "base": "2"},
+    "attn.softmax.online=1,attn.pv.kept=f16": {"keys": 1, "kept": "f16"},
+    "attn.softmax.online=2,attn.pv.acc=f16": {"keys": 2, "acc": "f16"},
+    "attn.softmax.online=2,attn.softmax.acc=bf16,attn.pv.kept=bf16": {"keys": 2, "sum_acc": "bf16", "kept": "bf16"},
+    "attn.softmax.online=4,attn.softmax.form=divide": {"keys": 4, "form": "divide"},
+    "attn.softmax.online=3,attn.softmax.acc=f64": {"keys": 3, "is_f64": True},
+    "attn.softmax.online=2,attn.softmax.output=bf16,attn.pv.storage=bf16": {"keys": 2, "p": "bf16"},
+}  # fmt: skip
+
+
+def flashed(x, v, words):
+    """Weighted values of scores x (T, H, S) and values v (S, G, C) by blocks of keys, all else in f32."""
+    form = "" if "form=" in words else "attn.softmax.form=reciprocal,"
+    recipe = recipe_of(f"f32,attn.pv.product=exact,attn.softmax.normalise=after,{form}{words}")
+    recipe.check_fit()
+    taps, pending = softmax(x, recipe.at("attn.softmax"))
+    return taps, attention.weighted_values(taps.out, v, recipe.at("attn.pv"), pending=pending)
+
+
+@pytest.mark.parametrize("words", FLASHES)
+def test_blocks_of_keys_are_their_scalar_twin(words):
+    """Queries at positions 4, 5 and 6 of 7; the values are of bf16, so that P in bf16 meets them as they are."""
+    x, v = drawn((3, 2, 7), "f32", 30, 3.0), round_to(values(drawn((7, 1, 2), "bf16", 31)), "f32")
+    got = flashed(x, v, words)[1].out
+    for t in range(3):
+        for head in range(2):
+            rows = [row[0] for row in values(v)][: t + 5]
+            want = scalar_llama.flash(values(x)[t][head][: t + 5], rows, storage="f32", output="f32", **FLASHES[words])
+            assert_same(got[t, head], want)
+
+
+@pytest.mark.parametrize("keys", [7, 8, 512])
+@pytest.mark.parametrize("form", ["divide", "reciprocal"])
+def test_one_block_of_all_keys_is_no_block(keys, form):
+    x, v = drawn((3, 2, 7), "f32", 32, 3.0), drawn((7, 1, 5), "f32", 33)
+    words = f"attn.softmax.form={form}"
+    blocks, whole = flashed(x, v, f"{words},attn.softmax.online={keys}"), flashed(x, v, words)
+    assert_same(blocks[0].acc, whole[0].acc)
+    assert_same(blocks[1].out, whole[1].out)
+
+
+def test_an_output_kept_in_f16_forgets_small_values_that_an_f32_one_adds_up():
+    """1 and 4096 values of 2^-12 with equal scores: each is half an ulp of 1 in f16, and ties to 1."""
+    x, v = np.zeros((1, 1, 4097), np.float32), np.full((4097, 1, 1), 2.0**-12, np.float32)
+    v[0] = 1
+    totals = [flashed(x, v, f"attn.softmax.online=1{words}")[1].acc.item() for words in (",attn.pv.kept=f16", "")]
+    assert totals == [1.0, 2.0]
+
+
+def test_later_keys_that_are_not_seen_leave_a_block_sum_as_it_is():
+    x, v = drawn((4, 2, 9), "f32", 34, 3.0), drawn((9, 1, 3), "f32", 35)
+    together = flashed(x, v, "attn.softmax.online=4,attn.pv.kept=f16")[1].out
+    for t in range(4):
+        seen = 6 + t
+        alone = flashed(x[t : t + 1, :, :seen], v[:seen], "attn.softmax.online=4,attn.pv.kept=f16")[1].out
+        assert_same(together[t], alone[0])
+
+
+def test_values_that_are_not_finite_reach_only_the_queries_that_see_them():
+    x, v = drawn((3, 1, 4), "f32", 36), drawn((4, 1, 2), "f32", 37)
+    v[3] = np.inf
+    out = flashed(x, v, "attn.softmax.online=2")[1].out
+    assert np.isfinite(out[:2]).all()
+    assert np.isinf(out[2]).all()
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["add-lowest", "set-lowest"])
+@pytest.mark.parametrize("fmt", ["bf16", "f16"])
+def test_a_lowest_mask_leaves_the_probabilities_of_seen_keys_as_they_are(value, fmt):
+    x = drawn((3, 2, 5), fmt, 38, 4.0)
+    taps = attention.mask(x, at(f"{fmt},attn.mask.value={value}", "attn.mask"))
+    lowest = -format_of(fmt).max
+    hidden = np.broadcast_to(attention.is_hidden(3, 5), x.shape)
+    assert set(values(taps.out[hidden])) == {lowest}
+    assert_same(taps.out[~hidden], x[~hidden])
+    spec = at(fmt, "attn.softmax")
+    assert_same(softmax(taps.out, spec)[0].out, softmax(x, spec)[0].out)
+
+
+def test_a_query_that_sees_no_key_has_the_lowest_number_or_infinity_for_each():
+    """In f16, -65504 + -20 is beyond the last tie; a score of -10 is lost in the sum."""
+    x = round_to(np.array([[[3.0, -10.0, -20.0]]]), "f16")
+    added, put = (values(attention.mask(x, at(f"f16,attn.mask.value={value}", "attn.mask"), sees_none=True).out)
+                  for value in ("add-lowest", "set-lowest"))  # fmt: skip
+    assert added == [[[-65504.0, -65504.0, -np.inf]]]
+    assert put == [[[-65504.0] * 3]]
+
+
+# --- scale ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("on", "base", "factor"), [
+    ("scores", "e", 128**-0.5), ("query", "e", 128**-0.5), ("both", "e", 128**-0.25),
+    ("scores", "2", 128**-0.5 * 1.4426950408889634),
+])  # fmt: skip
+def test_what_is_scaled_by_what(on, base, factor):
+    recipe = f"f32,attn.scale.on={on},attn.softmax.base={base}"
+    assert score_factor(128, at(recipe, "attn.scale"), at(recipe, "attn.softmax")) == pytest.approx(factor, rel=2e-16)
+
+
+@pytest.mark.parametrize(("q", "k", "first", "second"), [
+    (1.0078125, 3.0, 0.265625, 0.267578125), (1.0078125, 1.0078125, 0.08935546875, 0.08984375),
+])  # fmt: skip
+def test_mlx_scales_the_query_by_a_bf16_number_before_it_meets_the_key(q, k, first, second):
+    for on, wanted in (("query", first), ("scores", second)):
+        recipe = f"bf16,attn.scale.on={on},attn.scale.compute=bf16"
+        one = np.zeros((1, 1, 128))
+        one[..., 0] = 1
+        query, key = round_to(one * q, "bf16"), round_to(one * k, "bf16")
+        factor = score_factor(128, at(recipe, "attn.scale"), at(recipe, "attn.softmax"))
+        if on == "query":
+            query = attention.scaled(query, factor, at(recipe, "attn.scale")).out
+        score = attention.scores(query, key, at(recipe, "attn.scores")).out
+        if on == "scores":
+            score = attention.scale(score, factor, at(recipe, "attn.scale")).out
+        assert values(score) == [[[wanted]]]
 
 
 def equal_scores(count, fmt, recipe):

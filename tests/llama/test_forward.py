@@ -9,11 +9,11 @@ from softfloat_llm.errors import RecipeError, TokenError
 from softfloat_llm.io.checkpoint import load_checkpoint
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.config import config_from_dict
-from softfloat_llm.llama.forward import checked_tokens, forward
+from softfloat_llm.llama.forward import _attention, _Recorder, checked_tokens, forward
 from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.rounding import round_to
-from softfloat_llm.recipe import recipe_of
+from softfloat_llm.recipe import Scope, recipe_of
 from softfloat_llm.sites import TAPPED
 from softfloat_llm.trace import Trace
 from tests.checkpoints import BF16, config_dict, random_tensors, write_checkpoint
@@ -222,6 +222,68 @@ def test_infinite_and_nan_values_pass_without_a_warning_of_numpy():
     for recipe in ("f32", "bf16", "f16", "candle-f16-cpu-neon", "storage=e4m3fn", "exact", "f16,*.compute=f16"):
         passed(weights_of(huge), [1, 2, 3], recipe)
         passed(weights_of(set_to("model.embed_tokens.weight", (1, 0), np.inf)), [1, 2, 3], recipe)
+
+
+# --- attention as engines have it -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["f32,*.acc=exact", "bf16,*.acc=exact"])
+def test_interleaved_pairs_change_the_order_of_elements_and_nothing_else(recipe):
+    """Where sums are exact they do not see the order: the logits are the same; the rotated vectors are permuted."""
+    weights = weights_of()
+    plain, plain_trace = passed(weights, [1, 2, 3, 4], recipe)
+    paired, paired_trace = passed(weights, [1, 2, 3, 4], f"{recipe},attn.rope.pairs=interleaved")
+    assert bits(plain) == bits(paired)
+    order = [0, 2, 1, 3]
+    one, other = (t.arrays["layers.1.kv.k.out"] for t in (plain_trace, paired_trace))
+    assert bits(np.ascontiguousarray(one[..., order])) == bits(other)
+
+
+def test_the_order_of_elements_is_seen_by_sums_in_sequence():
+    logits = [passed(weights_of(), [1, 2, 3, 4], f"f32{words}")[0] for words in ("", ",attn.rope.pairs=interleaved")]
+    assert (logits[0] != logits[1]).any()
+    assert np.abs(logits[0] - logits[1]).max() < 1e-4
+
+
+def test_a_scale_on_the_query_shows_the_query_in_its_tap():
+    _, trace = passed(weights_of(), [1, 2, 3], "bf16,attn.scale.on=both")
+    assert trace.arrays["layers.0.attn.scale.out"].shape == (3, 4, 4)  # (T, H, C)
+    assert trace.arrays["layers.0.attn.scores.out"].shape == (3, 4, 3)
+
+
+@pytest.mark.parametrize("on", ["query", "both"])
+def test_a_scale_that_is_a_power_of_two_may_stand_on_either_side(on):
+    """head_dim 4: the scale is 1/2; its root is none, so `both` differs in bits."""
+    plain = passed(weights_of(), [1, 2, 3], "f32,*.acc=exact")[0]
+    moved = passed(weights_of(), [1, 2, 3], f"f32,*.acc=exact,attn.scale.on={on}")[0]
+    assert (bits(plain) == bits(moved)) == (on == "query")
+    assert np.abs(plain - moved).max() < 1e-5
+
+
+@pytest.mark.parametrize("value", ["hidden", "add-lowest", "set-lowest"])
+def test_rows_that_see_a_key_have_the_same_bits_under_every_mask(value):
+    recipe = f"bf16,attn.mask.value={value}"
+    weights, cut = weights_of(), 2
+    plain = passed(weights, [1, 2, 3, 4], "bf16", padding=[cut])[0]
+    masked = passed(weights, [1, 2, 3, 4], recipe, padding=[cut])[0]
+    assert bits(plain[cut:]) == bits(masked[cut:])
+
+
+@pytest.mark.parametrize(("value", "wanted"), [
+    ("hidden", [0.0, 0.0]), ("add-lowest", [4.0, -1.0]), ("set-lowest", [4.0, -1.0]),
+])  # fmt: skip
+def test_a_query_that_sees_no_key_gives_zeros_or_the_mean_of_all_values(value, wanted):
+    """transformers' eager mask and MLX's give a padding query every key alike, the later ones too."""
+    recipe = recipe_of(f"bf16,attn.mask.value={value}")
+    config = config_from_dict(config_dict(num_attention_heads=1, num_key_value_heads=1, head_dim=2, hidden_size=2))
+    cache = KVCache(config, recipe, padding=[2])
+    k = round_to(np.random.default_rng(0).standard_normal((1, 4, 1, 2)), "bf16")
+    v = round_to(np.array([[[[1.0, -4.0]], [[3.0, 0.0]], [[5.0, 0.0]], [[7.0, 0.0]]]]), "bf16")
+    cache.make_room(4)
+    cache.append(0, k, v)
+    out = _attention(k, 0, cache, Scope(recipe, "layers.0"), _Recorder(recipe, Trace(()), cache))
+    assert out[:2].astype(np.float64).tolist() == [wanted, wanted]
+    assert out[2].tolist() == v[0, 2, 0].tolist()  # it sees itself alone
 
 
 # --- padding and batches ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from softfloat_llm.errors import ConfigError
+from softfloat_llm.errors import ConfigError, RecipeError
 from softfloat_llm.llama import attention
 from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.rope import inverse_frequencies, rope_table
@@ -176,6 +176,109 @@ def test_scores_depend_on_the_distance_of_positions_only():
         float(reduce.dot(rotated(q, p + 3, "f32"), rotated(k, p, "f32"), "storage=f32,acc=f64")) for p in range(60)
     ]
     assert max(scores) - min(scores) < 2.0**-18
+
+
+# --- as engines make them ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compute", ["f32", "bf16"])
+@pytest.mark.parametrize("made", ["pow", "iterated", "exp", "exp2"])
+@pytest.mark.parametrize("kept", [None, "bf16"])
+@pytest.mark.parametrize(("size", "theta"), [(8, 10000.0), (16, 500000.0), (6, 1.5)])
+def test_each_way_to_the_angles_is_its_scalar_twin(size, theta, made, kept, compute):
+    words = f"f32,rope.table.frequencies={made},rope.table.compute={compute}"
+    words += f",rope.table.frequency_format={kept}" if kept else ""
+    cos, sin = table([0, 1, 7, 100], words, size=size, theta=theta)
+    for row, position in enumerate((0, 1, 7, 100)):
+        want = scalar_llama.rope_row(position, theta, size, compute=compute, output="f32", made=made, kept=kept)
+        assert_same(cos[row], want[0])
+        assert_same(sin[row], want[1])
+
+
+def test_exp2_of_a_theta_that_is_a_power_of_two_is_exact():
+    got = inverse_frequencies(config(8, 65536.0), format_of("f32"), form="exp2")
+    assert got.tolist() == [1.0, 2.0**-4, 2.0**-8, 2.0**-12]
+
+
+def test_the_four_ways_agree_to_some_ulps_and_differ_in_bits():
+    made = [inverse_frequencies(config(64, 100000.0), format_of("f32"), form=form) for form in ("pow", "exp", "exp2")]
+    for other in made[1:]:
+        distance = ulp_distance(other, made[0], "f32")
+        assert 0 < distance.max() <= 16  # the exponent, up to 11.2, is rounded: 2^3 half ulps, for exp and log each
+
+
+@pytest.mark.parametrize(("theta", "position", "error"), [
+    (1e4, 256, 0.2917), (1e4, 4095, 1.679), (5e5, 256, 0.449), (5e5, 4095, 1.891),
+])  # fmt: skip
+def test_frequencies_in_bf16_turn_far_positions_by_a_known_error(theta, position, error):
+    """What model.to(bfloat16) does to transformers' buffer of frequencies; head size 128."""
+    rounded, plain = (table([position], f"f32{words}", size=128, theta=theta)[0] for words in (
+        ",rope.table.frequency_format=bf16", ""))  # fmt: skip
+    assert abs(np.abs(rounded.astype(np.float64) - plain.astype(np.float64)).max() - error) < 0.0006
+
+
+def test_the_iterated_angle_drifts_from_the_power_with_the_pair():
+    cos, sin = (
+        np.array(t)
+        for t in zip(
+            *(table([4095], f"f32,rope.table.frequencies={made}", size=128) for made in ("pow", "iterated")),
+            strict=True,
+        )
+    )
+    turned = np.hypot(cos[0] - cos[1], sin[0] - sin[1])[0]
+    assert turned[0] == 0
+    assert 2.0**-24 < turned.max() < 64 * 4095 * 2.0**-24  # 64 products, each half an ulp of an angle below 4096
+
+
+@pytest.mark.parametrize("scaling", [
+    {"rope_type": "linear", "factor": 4.0},
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+     "original_max_position_embeddings": 8192},
+])  # fmt: skip
+def test_scaled_angles_of_the_iteration_are_the_scaled_frequencies_to_some_ulps(scaling):
+    """ggml divides the angle where transformers scales the frequency."""
+    made = [np.array(table([1], f"f32,rope.table.frequencies={word}", size=128, theta=500000.0, rope_scaling=scaling))
+            for word in ("pow", "iterated")]  # fmt: skip
+    assert np.abs(made[0][1].astype(np.float64) / made[1][1] - 1).max() < 128 * 2.0**-24
+    plain = np.array(table([1], "f32", size=128, theta=500000.0))
+    assert (plain[1] != made[0][1]).any()
+
+
+@pytest.mark.parametrize("library", ["glibc", "mlx", "mkl"])
+def test_other_cosines_and_sines_are_near_the_correctly_rounded_ones(library):
+    positions = [0, 1, 5, 119, 120, 121, 4095]
+    words = f"f32,rope.table.functions={library}"
+    for ours, theirs in zip(table(positions, "f32", size=64), table(positions, words, size=64), strict=True):
+        bound = 2.0**-24 if library != "mlx" else 2.0**-22  # Cephes' polynomials: within 4 half ulps of 1
+        assert np.abs(ours.astype(np.float64) - theirs).max() <= bound
+
+
+def test_the_librarys_functions_are_of_float32():
+    with pytest.raises(RecipeError, match="functions='glibc' is made of float32 steps: compute must be f32, not bf16"):
+        recipe_of("f32,rope.table.functions=glibc,rope.table.compute=bf16")
+
+
+INTERLEAVED_ROTATION = "f32,attn.rope.pairs=interleaved"
+
+
+def test_interleaved_pairs_have_the_known_numbers():
+    x = np.array([[[1.0, 2.0, 3.0, 4.0]]], np.float32)
+    cos, sin = table([1])
+    got = attention.rotate(x, cos, sin, recipe_of(INTERLEAVED_ROTATION).at("attn.rope")).out
+    assert np.abs(got[0, 0] - INTERLEAVED).max() < 2.0**-22
+
+
+@pytest.mark.parametrize("form", ["each", "once", "fma"])
+def test_interleaved_pairs_of_permuted_elements_are_half_split_pairs_permuted(form):
+    x = round_to(np.random.default_rng(5).standard_normal((3, 2, 8)), "bf16")
+    cos, sin = table([0, 3, 11], "bf16", size=8)
+    paired, plain = (recipe_of(f"bf16,attn.rope.form={form},attn.rope.pairs={pairs}").at("attn.rope")
+                     for pairs in ("interleaved", "half-split"))  # fmt: skip
+    got = attention.rotate(attention.in_pairs(x, paired), cos, sin, paired).out
+    want = attention.in_pairs(attention.rotate(x, cos, sin, plain).out, paired)
+    assert got.dtype == want.dtype
+    assert_same(got, want)
+    assert attention.in_pairs(x, paired)[0, 0].tolist() == x[0, 0][[0, 4, 1, 5, 2, 6, 3, 7]].tolist()
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------------------
