@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from softfloat_llm.analysis.compare import Comparison, compare
-from softfloat_llm.analysis.comparison_text import sentences
+from softfloat_llm.analysis.compare import compare
+from softfloat_llm.analysis.comparison import Comparison
 from softfloat_llm.analysis.distances import Difference
 from softfloat_llm.analysis.markup import html_text
-from softfloat_llm.analysis.numbers import about, decimal
+from softfloat_llm.analysis.numbers import about, decimal, distance
 from softfloat_llm.analysis.taps import tap_of
-from softfloat_llm.analysis.wording import labelled, markdown_table, recipe_line
+from softfloat_llm.analysis.wording import labelled, markdown_table
 from softfloat_llm.live.torch_host import Host, host_facts
 from softfloat_llm.live.transformers_run import attention_of, run_like
 from softfloat_llm.numerics.formats import Format
@@ -88,20 +88,33 @@ def compare_live(
 
 def recipe_here(host: Host, fmt: str | Format, attention: str) -> str:
     """The name of the recipe for what runs here. It may name none that the package brings: see `recipe_names`."""
-    return f"transformers-{attention}-{fmt}-cpu-{host.instruction_set}"
+    return f"transformers-{attention}-{fmt}-cpu-{kernels_here(host, str(fmt), attention)}"
+
+
+def kernels_here(host: Host, fmt: str, attention: str) -> str:
+    """The word of a recipe's name for the kernels that serve a format and an attention here; `other` for none of them.
+
+    Products of float32, and those of flash attention, are MKL's, which takes other kernels for each maker's CPUs.
+    """
+    if fmt == "f32":
+        is_seen = host.vendor == "GenuineIntel" and "avx512f" in host.instructions and not host.caps
+        return "mkl" if is_seen else "other"
+    is_mkls = attention != "eager" and host.instruction_set in ("native", "avx512bf16")
+    return "other" if is_mkls and host.vendor != "AuthenticAMD" else host.instruction_set
 
 
 def note_on_host(recipe: Recipe, host: Host) -> str | None:
-    """What to know where a recipe's name says other instructions than are used here; None where it fits."""
+    """What to know where a recipe's name says other kernels than those that run here; None where it fits."""
     _, is_named, said = recipe.name.partition("-cpu-")
-    if not is_named or said == host.instruction_set:
+    fmt, attention = str(recipe.at("lm_head").storage), attention_of(recipe)
+    here = kernels_here(host, fmt, attention)
+    if not is_named or said == here:
         return None
-    fitting = recipe_here(host, recipe.at("lm_head").storage, attention_of(recipe))
+    fitting = recipe_here(host, fmt, attention)
     ways = f"take {fitting}" if fitting in recipe_names() else f"find them: {REVEAL} --save FILE"
     able = " ".join((host.vendor, *host.instructions, *host.caps)) + ("" if host.uses_mkldnn else ", oneDNN off")
     return (
-        f"{recipe.name} is for {said!r} kernels, but {host.instruction_set!r} ones run here\n({able}):"
-        f" other orders are likely; {ways}."
+        f"{recipe.name} is for {said!r} kernels, but {here!r} ones run here\n({able}): other orders are likely; {ways}."
     )
 
 
@@ -133,21 +146,35 @@ def _sites(taps: Sequence[Difference]) -> list[_SiteCount]:
 
 def _text(live: LiveComparison, verbose: bool, then: str | None) -> str:
     found = live.found
-    lines = [labelled("recipe", recipe_line(found.recipe)), labelled("against", f"{live.attention} in {live.host}")]
+    assert found.recipe is not None
+    lines = [labelled(*found.heading()[0]), labelled("against", f"{live.attention} in {live.host}")]
     lines += [labelled("answer" if place == 0 else "", text) for place, text in enumerate(_answer(live))]
     lines += [labelled("note", note) for note in (*live.notes, *found.notes)]
     rows = _rows(found.taps, every=verbose)
     table = markdown_table(HEADER, rows, right=(1, 2, 3)) if rows else ""
     ending = [labelled("next", then)] if then else []
-    ending.append(labelled("digest", f"{found.digest}  logits {found.format}, compared {found.logits.shape}"))
+    assert found.logits is not None
+    ending += [labelled(*line) for line in found.ending()]
     return "\n\n".join(part for part in ("\n".join(lines), table, "\n".join(ending)) if part)
 
 
 def _answer(live: LiveComparison) -> list[str]:
-    count = f"{live.differing:,} of {live.compared:,} values differ, in {len(live.found.taps)} taps."
+    """How many values differ, what became of the tokens and the logits, and the first value that differs."""
+    found = live.found
+    count = f"{live.differing:,} of {live.compared:,} values differ, in {len(found.taps)} taps."
     if live.differing == 0:
         return [f"Equal to PyTorch in every bit: {count}"]
-    return [count, *sentences(live.found)]
+    lines = [count, *(f"{one}." for one in found.nonfinite)]
+    if found.steps:
+        lines.append(f"{found.flips} of {len(found.steps)} tokens flip.")
+    if found.logits is not None and found.logits.max_abs_at is not None:
+        at = found.logits.max_abs_at.reference
+        lines.append(f"The largest error of a logit is {distance(found.max_abs, at, found.format)}.")
+    if (part := found.first_divergence) is not None:
+        place = f"position {part.at.index[0]}, element {list(part.at.index[1:])}"
+        pair = f"{decimal(part.at.run, part.format)} against {decimal(part.at.reference, part.reference_format)}"
+        lines.append(f"First different value: {part.tap.name}, {place}: {pair}.")
+    return lines
 
 
 def _rows(taps: Sequence[Difference], *, every: bool) -> list[list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from softfloat_llm.live.comparison import recipe_here
+from softfloat_llm.live.comparison import kernels_here, recipe_here
 from softfloat_llm.live.torch_host import host_facts
 
 
@@ -14,8 +14,6 @@ def recipe_or_skip(attention, fmt, *, mkldnn=True):
     name = recipe_here(host, fmt, attention)
     if host.capability != "AVX512":
         pytest.skip(f"{name} is for vectors of AVX-512, PyTorch uses {host.capability} here: {host}")
-    if host.instruction_set not in ("avx512bf16", "native"):
-        pytest.skip(f"orders of {host.instruction_set!r} kernels are held against recorded bits only: {host}")
-    if attention == "sdpa" and host.vendor != "AuthenticAMD":
-        pytest.skip(f"{name} is for the kernels that MKL takes on an AMD CPU: {host}")
+    if kernels_here(host, fmt, attention) not in ("avx512bf16", "native"):
+        pytest.skip(f"{name}: orders that were not seen run beside us are held against recorded bits only: {host}")
     return name

@@ -48,7 +48,7 @@ def test_the_dot_of_halves_is_pytorchs_for_1_to_200_terms(fmt, rows):
 @pytest.mark.parametrize("order", ["seq", "swap:2", "lanes:64", "dot:4x8", "ilp:4"])
 def test_these_sums_tell_another_order_apart(fmt, order):
     x, w = cancelling(np.random.default_rng(1), 4, 200, 16, fmt)
-    assert np.count_nonzero(ours(x, w, fmt, "dot:8x8") != ours(x, w, fmt, order)) > 0.8 * 4 * 16
+    assert np.count_nonzero(ours(x, w, fmt, "dot:8x8") != ours(x, w, fmt, order)) > 0.5 * 4 * 16
 
 
 SHAPES = [

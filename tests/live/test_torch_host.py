@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from softfloat_llm.errors import LiveError
-from softfloat_llm.live.comparison import note_on_host, recipe_here
+from softfloat_llm.live.comparison import kernels_here, note_on_host, recipe_here
 from softfloat_llm.live.torch_host import Host, cpu_instructions, cpu_vendor, host_facts
 from softfloat_llm.recipe import recipe_names, recipe_of
 
@@ -35,6 +35,26 @@ def a_host(instructions=ZEN4, *, caps=(), mkldnn=True, vendor="AuthenticAMD"):
 def test_the_instructions_decide_which_kernels_run(host, word):
     assert host.instruction_set == word
     assert host.to_dict()["instruction_set"] == word
+
+
+INTEL = "GenuineIntel"
+
+
+@pytest.mark.parametrize(
+    ("host", "fmt", "attention", "word"),
+    [
+        (a_host(), "bf16", "sdpa", "avx512bf16"),
+        (a_host(vendor=INTEL), "bf16", "sdpa", "other"),  # MKL's kernels for another maker
+        (a_host(vendor=INTEL), "bf16", "eager", "avx512bf16"),
+        (a_host(AMX, vendor=INTEL), "f16", "sdpa", "amx"),
+        (a_host(AMX, vendor=INTEL, mkldnn=False), "f16", "sdpa", "other"),
+        (a_host(AMX, vendor=INTEL), "f32", "sdpa", "mkl"),
+        (a_host(AMX, vendor=INTEL, caps=("MKL_CBWR=AVX2",)), "f32", "eager", "other"),
+        (a_host(), "f32", "eager", "other"),
+    ],
+)
+def test_format_attention_and_maker_decide_which_kernels_serve(host, fmt, attention, word):
+    assert kernels_here(host, fmt, attention) == word
 
 
 def test_the_system_tells_vendor_and_instructions(tmp_path):
