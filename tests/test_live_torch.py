@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 CASES = [(attention, fmt, mkldnn) for attention in ("eager", "sdpa") for fmt in ("bf16", "f16") for mkldnn in (1, 0)]
 IDS = [f"{attention}-{fmt}-{'onednn' if mkldnn else 'native'}" for attention, fmt, mkldnn in CASES]
 LENGTHS = (1, 3, 13, 35)
-TAPS = {"eager": 76, "sdpa": 64}  # of fused attention, scores, scale and probabilities cannot be seen
+TAPS = {"eager": 80, "sdpa": 64}  # of fused attention, scores, scale, mask and probabilities cannot be seen
 
 
 def a_prompt(length, vocabulary):

@@ -128,9 +128,11 @@ class _Keeper:
 
     def _put_attention(self, site: str, tensor: Any) -> None:
         """A tensor (T, H, S or C). Keys that a query does not see: -inf, or a probability of 0, as in our own taps."""
-        fills = {"attn.scores": HIDDEN, "attn.scale": HIDDEN, "attn.mask": HIDDEN, "attn.softmax": 0.0}
-        fill = fills.get(site)
         array = from_torch(tensor)
+        if site == "attn.mask":  # what its unseen keys hold was computed
+            self._keep(site, array, self.layer, -format_of(array.dtype).max)
+            return
+        fill = {"attn.scores": HIDDEN, "attn.scale": HIDDEN, "attn.softmax": 0.0}.get(site)
         self._keep(site, array if fill is None else _hidden(array, fill), self.layer, fill)
 
     def _put(self, site: str, tensor: Any, layer: int | None) -> None:

@@ -188,5 +188,5 @@ def test_a_recipe_of_other_orders_differs_and_the_first_value_of_both_is_told():
 def test_the_command_runs_both_and_says_whether_they_are_equal(console):
     answer = console("compare", "The cup is", "--live", "torch", "--no-mkldnn", "--within", "identical")
     assert answer.code == 0, answer.out + answer.err
-    assert "Equal to PyTorch in every bit: 0 of 27,960 values differ" in answer.out
+    assert "Equal to PyTorch in every bit: 0 of 28,176 values differ, in 80 taps." in answer.out
     assert "transformers-eager-bf16-cpu-native" in answer.out
