@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from softfloat_llm.analysis.compare import Comparison, compare
+    from softfloat_llm.analysis.compare import compare
+    from softfloat_llm.analysis.comparison import Comparison
     from softfloat_llm.errors import SoftfloatError
     from softfloat_llm.numerics.formats import Format, decode, encode, format_of
     from softfloat_llm.numerics.ops import add, div, fma, mul, sqrt, sub
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from softfloat_llm.runs import Run, simulate
 
 _HOMES = {
-    "analysis.compare": ("Comparison", "compare"),
+    "analysis.compare": ("compare",),
+    "analysis.comparison": ("Comparison",),
     "errors": ("SoftfloatError",),
     "numerics.formats": ("Format", "decode", "encode", "format_of"),
     "numerics.ops": ("add", "div", "fma", "mul", "sqrt", "sub"),

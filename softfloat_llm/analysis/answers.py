@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from softfloat_llm.analysis.markup import html_labels, html_paragraphs, html_table
+from softfloat_llm.analysis.markup import html_folded, html_labels, html_paragraphs, html_table
 from softfloat_llm.analysis.wording import labelled, markdown_table
 
 if TYPE_CHECKING:
@@ -20,12 +20,16 @@ _SHOWN_PROMPT = 60
 
 @dataclass(frozen=True)
 class Table:
-    """A table of an answer. `right`: the columns that are aligned to the right; `note` stands below it."""
+    """A table of an answer. `right`: the columns that are aligned to the right; `note` stands below it.
+
+    A long one may be `folded`: its HTML then lies under this title.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...] = ()
     note: str = ""
+    folded: str = ""
 
     def as_text(self) -> str:
         """Markdown whose columns line up in plain text too."""
@@ -34,7 +38,8 @@ class Table:
 
     def as_html(self) -> str:
         """The same cells, and the note as paragraphs."""
-        return html_table(self.header, self.rows, self.right) + html_paragraphs(self.note.splitlines())
+        html = html_table(self.header, self.rows, self.right) + html_paragraphs(self.note.splitlines())
+        return html_folded(self.folded, html) if self.folded else html
 
     def cut(self, most: int, more: str = "-v") -> Table:
         """The first rows, and in the note how many more there are and what shows them."""
@@ -42,7 +47,8 @@ class Table:
         if left <= 0:
             return self
         told = f"({left} further row{'s are' if left > 1 else ' is'} not shown: {more})"
-        return Table(self.header, self.rows[:most], self.right, f"{self.note}\n{told}" if self.note else told)
+        note = f"{self.note}\n{told}" if self.note else told
+        return Table(self.header, self.rows[:most], self.right, note, self.folded)
 
 
 class Answer:
@@ -55,6 +61,10 @@ class Answer:
     def sentences(self) -> list[str]:
         """The answer itself, what matters most first."""
         raise NotImplementedError
+
+    def remarks(self) -> list[tuple[str, str]]:
+        """(label, text) lines below the answer: what should be known of it."""
+        return []
 
     def tables(self, *, verbose: bool = False) -> list[Table]:
         """What the sentences rest on; `verbose`: every row."""
@@ -69,8 +79,8 @@ class Answer:
         raise NotImplementedError
 
     def text(self, *, verbose: bool = False, then: str | None = None) -> str:
-        """The answer as plain text: heading, sentences, tables, what to run next (`then`), ending."""
-        head = [*self.heading(), *zip(["answer", *[""] * 99], self.sentences(), strict=False)]
+        """The answer as plain text: heading, sentences, remarks, tables, what to run next (`then`), ending."""
+        head = [*self.heading(), *zip(["answer", *[""] * 99], self.sentences(), strict=False), *self.remarks()]
         tables = [table.as_text() for table in self.tables(verbose=verbose) if table.rows]
         last = [("next", then)] if then else []
         return "\n\n".join(part for part in (_lines(head), *tables, _lines([*last, *self.ending()])) if part)
@@ -81,7 +91,8 @@ class Answer:
     def _repr_html_(self) -> str:
         tables = "".join(table.as_html() for table in self.tables(verbose=True) if table.rows)
         labels = html_labels([*self.heading(), *self.ending()])
-        return f"<div>{html_paragraphs(self.sentences())}{tables}{labels}</div>"
+        said = html_paragraphs([*self.sentences(), *(text for _, text in self.remarks())])
+        return f"<div>{said}{tables}{labels}</div>"
 
 
 def prompt_of(run: Run) -> str:

@@ -1,196 +1,107 @@
-"""compare(run, reference): NaN first, then tokens, then distances, then where the two first part.
+"""compare(run, reference): NaN first, then tokens, distributions, distances, then where the two first part.
 
-Start reading at `compare`. A Comparison is plain data: `str` is the terminal's answer, `to_dict` the JSON.
+Start reading at `compare`. What it gives is a `comparison.Comparison`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from softfloat_llm.analysis.distances import Difference, Pair, difference
-from softfloat_llm.analysis.nonfinite import NonFinite, first_nonfinite
-from softfloat_llm.analysis.numbers import jsonable
-from softfloat_llm.analysis.taps import Tap, chosen, tap_of, visible
+from softfloat_llm.analysis.comparison import Comparison
+from softfloat_llm.analysis.distances import Difference, difference
+from softfloat_llm.analysis.divergences import kl
+from softfloat_llm.analysis.nonfinite import first_nonfinite
+from softfloat_llm.analysis.partings import first_divergence
+from softfloat_llm.analysis.sides import Side, side_of
+from softfloat_llm.analysis.taps import Tap, chosen
 from softfloat_llm.analysis.verdicts import Choice, Verdict, verdict
-from softfloat_llm.errors import RunError, WordError
-from softfloat_llm.numerics.formats import Array, Format
-from softfloat_llm.recipe import Recipe
+from softfloat_llm.errors import RunError
+from softfloat_llm.numerics.formats import Array
+from softfloat_llm.site_meanings import other_meanings
 from softfloat_llm.sites import LOGITS
 
 if TYPE_CHECKING:
     from softfloat_llm.runs import Run
 
-SCHEMA = "softfloat-llm/compare/1"
+__all__ = ["Comparison", "Extent", "compare", "compare_sides"]
 
 
 @dataclass(frozen=True)
-class Divergence:
-    """The first element, in the order of the forward pass, at which the two runs hold different values."""
+class Extent:
+    """What of two sides is compared: the first `positions`, and at which of them a token was chosen.
 
-    tap: Tap
-    at: Pair
-    format: Format
-    reference_format: Format
-
-    def to_dict(self) -> dict[str, Any]:
-        formats = {"format": str(self.format), "reference_format": str(self.reference_format)}
-        return self.tap.to_dict() | self.at.to_dict() | formats
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What a run's precision did, against a reference.
-
-    `logits` compares all compared positions, `last` the last of them, `taps` every tap that both runs keep. Ulps are of
-    the run's format, in the binade of the reference's value. `notes` says what could not be compared, and why.
+    `places`: (step, position) of each choice. `notes` say what is left out.
     """
 
-    model: str
-    model_digest: str
-    recipe: Recipe
-    reference_recipe: Recipe
-    digest: str
-    reference_digest: str
     positions: int
-    notes: tuple[str, ...]
-    nonfinite: tuple[NonFinite, ...]
-    steps: tuple[Verdict, ...]
-    logits: Difference
-    last: Difference
-    taps: tuple[Difference, ...]
-    first_divergence: Divergence | None
-
-    @property
-    def format(self) -> Format:
-        """The format of the run's logits, whose ulps count."""
-        return self.logits.format
-
-    @property
-    def max_abs(self) -> float:
-        """The largest |run - reference| of a logit, over the compared positions."""
-        return self.logits.max_abs
-
-    @property
-    def max_ulp(self) -> float:
-        """The largest difference of a logit in ulps of `format`, each in the binade of its reference value."""
-        return self.logits.max_ulp
-
-    @property
-    def flips(self) -> int:
-        """Steps at which the run does not choose the reference's token."""
-        return len(self.flipped)
-
-    @property
-    def flipped(self) -> tuple[Verdict, ...]:
-        return tuple(step for step in self.steps if step.is_flip)
-
-    @property
-    def is_identical(self) -> bool:
-        """The same logits in the same format, and the same positions in both runs."""
-        return self.logits.is_identical and not self.notes
-
-    def holds(self, within: str | float = "identical") -> bool:
-        """Is the claim true: `identical`, `tokens` (no flip), or a largest difference in ulps of `format`."""
-        if within == "tokens":
-            return self.flips == 0
-        if within == "identical":
-            return self.is_identical
-        return self.max_ulp <= bound_of(within)
-
-    def verdict(self, within: str | float = "identical") -> str:
-        """`identical`, `same tokens`, `within N F ulp` or `differs`: the claim's own words where it holds."""
-        if not self.holds(within):
-            return "differs"
-        if within in ("identical", "tokens"):
-            return "identical" if within == "identical" else "same tokens"
-        return f"within {within} {self.format} ulp"
-
-    def text(self, *, verbose: bool = False, then: str | None = None) -> str:
-        """The answer as plain text: recipe, sentence, table, what to run next (`then`), digest."""
-        from softfloat_llm.analysis.comparison_text import as_text
-
-        return as_text(self, verbose=verbose, then=then)
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def _repr_html_(self) -> str:
-        from softfloat_llm.analysis.comparison_text import as_html
-
-        return as_html(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The comparison as JSON has it: plain numbers, strings and lists; non-finite numbers as strings."""
-        return {
-            "schema": SCHEMA,
-            "model": {"name": self.model, "sha256": self.model_digest},
-            "recipe": {"name": self.recipe.name, "site": self.recipe.words()},
-            "reference_recipe": {"name": self.reference_recipe.name, "site": self.reference_recipe.words()},
-            "digest": self.digest,
-            "reference_digest": self.reference_digest,
-            "positions": self.positions,
-            "notes": list(self.notes),
-            "verdict": self.verdict(),
-            "nonfinite": [one.to_dict() for one in self.nonfinite],
-            "flips": self.flips,
-            "steps": [step.to_dict() for step in self.steps],
-            "max_abs": jsonable(self.max_abs),
-            "max_ulp": jsonable(self.max_ulp),
-            "ulp_format": str(self.format),
-            "logits": self.logits.to_dict(),
-            "last": self.last.to_dict(),
-            "taps": [tap.to_dict() for tap in self.taps],
-            "first_divergence": self.first_divergence and self.first_divergence.to_dict(),
-        }
+    places: tuple[tuple[int, int], ...]
+    notes: tuple[str, ...] = ()
+    are_positions: bool = False
+    model: str | None = None
+    model_digest: str | None = None
 
 
-def bound_of(within: str | float) -> float:
-    """A bound in ulps. Raises WordError for a word that is none."""
-    try:
-        bound = float(within)
-    except ValueError:
-        bound = -1.0
-    if not bound >= 0:
-        raise WordError(f"within={within!r}: expected identical, tokens, or a number of ulps of 0 or more.")
-    return bound
-
-
-def compare(run: Run | str | Path, reference: Run | str | Path, *, names: Sequence[str] | None = None) -> Comparison:
+def compare(
+    run: Run | str | Path,
+    reference: Run | str | Path,
+    *,
+    names: Sequence[str] | None = None,
+    local: Run | None = None,
+) -> Comparison:
     """What the precision of `run` did, against `reference`: two runs, or the folders that they were saved in.
 
     `names`: shell-style patterns of the taps to compare (all that both runs keep). Positions count up to the first at
-    which the runs were fed different tokens, as free running ones are after a flip.
+    which the runs were fed different tokens, as free running ones are after a flip. `local`: the pass of
+    `site_runs.local_run`, in which each site of the run was fed the reference's values.
     **Raises** RunError for another model, another prompt, or a pattern that fits no tap.
     """
     run, reference = opened(run), opened(reference)
     check_model(run, reference)
-    positions = common_positions(run, reference)
-    wanted = chosen([name for name in run.arrays if name in reference.arrays], names)
-    comparable = [tap for tap in wanted if _shape_of(run, tap) == _shape_of(reference, tap)]
-    taps = tuple(tap_difference(tap, run, reference, positions) for tap in comparable)
-    row = slice(positions - 1, positions)
-    formats = run.logits_format, reference.logits_format
-    last = difference(LOGITS, run["logits"][row], reference["logits"][row], *formats)
+    extent = _extent(run, reference)
+    own = None if local is None else side_of(local)
+    return compare_sides(side_of(run), side_of(reference), extent, names=names, local=own)
+
+
+def compare_sides(
+    run: Side, reference: Side, extent: Extent, *, names: Sequence[str] | None = None, local: Side | None = None
+) -> Comparison:
+    """The comparison of two sides of which it is known what is to be compared.
+
+    Raises RunError where they have no tap in common.
+    """
+    taps, notes = _comparable(run, reference, names)
+    positions = extent.positions
     found = (first_nonfinite(w, r.arrays, r.events) for w, r in (("run", run), ("reference", reference)))
+    differences = tuple(tap_difference(tap, run, reference, positions) for tap in taps)
+    logits, last, divergences = _of_logits(run, reference, positions)
     return Comparison(
-        model=run.model,
-        model_digest=run.model_digest,
+        model=extent.model,
+        model_digest=extent.model_digest,
+        name=run.name,
+        reference_name=reference.name,
         recipe=run.recipe,
         reference_recipe=reference.recipe,
         digest=run.digest,
         reference_digest=reference.digest,
         positions=positions,
-        notes=_notes(run, reference, positions, [tap for tap in wanted if tap not in comparable]),
+        is_whole=not (extent.notes or notes.shapes),
+        notes=(*extent.notes, *notes.shapes, *notes.meanings),
         nonfinite=tuple(one for one in found if one is not None),
-        steps=_verdicts(run, reference, positions),
-        logits=tap_difference(tap_of(LOGITS), run, reference, positions),
+        steps=_verdicts(run, reference, extent) if logits else (),
+        are_positions=extent.are_positions,
+        kl=divergences,
+        logits=logits,
         last=last,
-        taps=taps,
-        first_divergence=first_divergence(taps),
+        taps=differences,
+        local=None if local is None else _local(taps, local, reference, positions),
+        first_divergence=first_divergence(differences),
     )
+
+
+# --- what can be compared ---------------------------------------------------------------------------------------------
 
 
 def opened(run: Run | str | Path) -> Run:
@@ -230,66 +141,135 @@ def common_positions(run: Run, reference: Run) -> int:
     return parted
 
 
-def _notes(run: Run, reference: Run, positions: int, skipped: Sequence[Tap]) -> tuple[str, ...]:
-    notes = []
-    longest = max(len(run.fed), len(reference.fed))
-    if positions < min(len(run.fed), len(reference.fed)):
-        notes.append(
+def _extent(run: Run, reference: Run) -> Extent:
+    """The positions that both were fed alike, and those of them that chose: the reference's steps, if it has any."""
+    positions = common_positions(run, reference)
+    stepped = reference if reference.steps else run
+    start = len(stepped.prompt_tokens) - 1
+    places = tuple((step, start + step) for step in range(stepped.steps) if start + step < positions)
+    notes = _left_out(run, reference, positions)
+    return Extent(positions, places, notes, model=run.model, model_digest=run.model_digest)
+
+
+def _left_out(run: Run, reference: Run, positions: int) -> tuple[str, ...]:
+    """A note on the positions of either run that are not compared."""
+    shortest, longest = sorted((len(run.fed), len(reference.fed)))
+    if positions < shortest:
+        return (
             f"The runs are fed different tokens from position {positions} on (free running), so {positions} of"
-            f" {longest} positions are compared; with the reference as teacher, all would be."
+            f" {longest} positions are compared; with the reference as teacher, all would be.",
         )
-    elif positions < longest:
-        notes.append(
-            f"The run has {len(run.fed)} positions, the reference {len(reference.fed)}: {positions} are compared."
-        )
-    for tap in skipped:
-        shapes = f"{run.arrays[tap.name].shape} and {reference.arrays[tap.name].shape}"
-        notes.append(f"{tap.name} is not compared: its shapes are {shapes}.")
-    return tuple(notes)
+    if positions < longest:
+        return (f"The run has {len(run.fed)} positions, the reference {len(reference.fed)}: {positions} are compared.",)
+    return ()
 
 
-def _shape_of(run: Run, tap: Tap) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class _Notes:
+    """Why taps that both sides keep are not compared: their shapes, or what they mean."""
+
+    shapes: tuple[str, ...]
+    meanings: tuple[str, ...]
+
+
+def _comparable(run: Side, reference: Side, names: Sequence[str] | None) -> tuple[list[Tap], _Notes]:
+    """The taps that hold the same quantity in the same shape, in the order of the forward pass."""
+    wanted = chosen([name for name in run.arrays if name in reference.arrays], names)
+    if not wanted:
+        raise RunError(
+            f"{run.name} and {reference.name} have no tap in common. The first keeps {_few(run.arrays)}; the second"
+            f" {_few(reference.arrays)}."
+        )
+    others = meanings_of(run, reference)
+    same = [tap for tap in wanted if tap.place not in others]
+    fitting = [tap for tap in same if _shape_of(run, tap) == _shape_of(reference, tap)]
+    shapes = [tap for tap in same if tap not in fitting]
+    moved = {tap.place: others[tap.place] for tap in wanted if tap.place in others}
+    return fitting, _Notes(tuple(_about_shapes(tap, run, reference) for tap in shapes), _about_meanings(moved))
+
+
+def meanings_of(run: Side, reference: Side) -> dict[str, str]:
+    """`SITE.STAGE` of the taps that are another quantity in the other recipe -> the option that makes them so."""
+    if run.recipe is None or reference.recipe is None:
+        return {}
+    return other_meanings(run.recipe, reference.recipe)
+
+
+def _few(arrays: Iterable[str]) -> str:
+    names = list(arrays)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _about_shapes(tap: Tap, run: Side, reference: Side) -> str:
+    shapes = f"{run.arrays[tap.name].shape} and {reference.arrays[tap.name].shape}"
+    return f"{tap.name} is not compared: its shapes are {shapes}."
+
+
+def _about_meanings(moved: dict[str, str]) -> tuple[str, ...]:
+    if not moved:
+        return ()
+    options = ", ".join(dict.fromkeys(moved.values()))
+    return (f"Not compared, as they are other quantities in the two recipes ({options}): {', '.join(moved)}.",)
+
+
+def _shape_of(side: Side, tap: Tap) -> tuple[int, ...]:
     """A tap's shape without the axes that grow with the positions."""
-    shape = tuple(run.arrays[tap.name].shape[1:])
-    return shape[:-1] if tap.is_over_keys else shape
+    shape = tuple(side.arrays[tap.name].shape[1:])
+    return shape[:-1] if side.is_over_keys(tap) else shape
 
 
-def tap_difference(tap: Tap, run: Run, reference: Run, positions: int) -> Difference:
-    """How a tap of the two runs differs at the first positions; what lies after a query counts as the same."""
-    one, other = (visible(tap, each.arrays[tap.name], positions) for each in (run, reference))
+# --- how they differ --------------------------------------------------------------------------------------------------
+
+
+def tap_difference(tap: Tap, run: Side, reference: Side, positions: int) -> Difference:
+    """How a tap of the two sides differs at the first positions; what lies after a query counts as the same."""
+    one, other = run.values(tap, positions), reference.values(tap, positions)
     return difference(tap.name, one, other, run.format_of_tap(tap.name), reference.format_of_tap(tap.name))
 
 
-def first_divergence(taps: Sequence[Difference]) -> Divergence | None:
-    """The first different element of taps that stand in the order of the forward pass."""
-    for tap in taps:
-        if tap.first is not None:
-            return Divergence(tap_of(tap.tap), tap.first, tap.format, tap.reference_format)
-    return None
+def _of_logits(
+    run: Side, reference: Side, positions: int
+) -> tuple[Difference | None, Difference | None, tuple[float, ...] | None]:
+    """The differences over all positions and at the last, and the divergence of each; None without logits."""
+    if not (run.has_logits and reference.has_logits):
+        return None, None, None
+    rows = [side.arrays[LOGITS][:positions] for side in (run, reference)]
+    if rows[0].shape != rows[1].shape:
+        return None, None, None
+    formats = run.format_of_tap(LOGITS), reference.format_of_tap(LOGITS)
+    last = difference(LOGITS, rows[0][-1:], rows[1][-1:], *formats)
+    divergences = tuple(float(x) for x in kl(*rows))
+    return difference(LOGITS, rows[0], rows[1], *formats), last, divergences
 
 
-def _verdicts(run: Run, reference: Run, positions: int) -> tuple[Verdict, ...]:
-    """A verdict for each step that a compared position decides: the reference's steps (the run's where it has none)."""
-    stepped = reference if reference.steps else run
-    start = len(stepped.prompt_tokens) - 1
-    return tuple(
-        with_pieces(verdict_at(step, start + step, run, reference), run, reference)
-        for step in range(stepped.steps)
-        if start + step < positions
-    )
+def _local(taps: Sequence[Tap], local: Side, reference: Side, positions: int) -> tuple[Difference, ...]:
+    """What each site gave of the reference's values, against what the reference's own site gave."""
+    given = [tap for tap in taps if tap.stage == "out" and tap.name in local.arrays]
+    return tuple(tap_difference(tap, local, reference, positions) for tap in given)
 
 
-def verdict_at(step: int, position: int, run: Run, reference: Run) -> Verdict:
-    """The verdict on the row of one position of both runs."""
-    rows: tuple[Array, Array] = (run["logits"][position], reference["logits"][position])
-    return verdict(step, position, *rows, run.logits_format, (run.recipe.ties, reference.recipe.ties))
+def _verdicts(run: Side, reference: Side, extent: Extent) -> tuple[Verdict, ...]:
+    return tuple(verdict_at(step, position, run, reference) for step, position in extent.places)
 
 
-def with_pieces(found: Verdict, run: Run, reference: Run) -> Verdict:
-    """The verdict with the texts of its tokens."""
+def verdict_at(step: int, position: int, run: Side, reference: Side) -> Verdict:
+    """The verdict on the row of one position of both sides, with the texts of its tokens."""
+    rows: tuple[Array, Array] = (run.arrays[LOGITS][position], reference.arrays[LOGITS][position])
+    found = verdict(step, position, *rows, run.format_of_tap(LOGITS), (run.ties, reference.ties))
+    return _with_pieces(found, run, reference)
 
+
+def _with_pieces(found: Verdict, run: Side, reference: Side) -> Verdict:
     def told(choice: Choice) -> Choice:
-        known = next((r for r in (run, reference) if choice.token in r.pieces), reference)
-        return choice if choice.token is None else replace(choice, piece=known.piece(choice.token))
+        if choice.token is None:
+            return choice
+        known = (r.pieces[choice.token] for r in (run, reference) if choice.token in r.pieces)
+        return replace(choice, piece=next(known, f"<{choice.token}>"))
 
-    return replace(found, reference=told(found.reference), run=told(found.run))
+    return replace(
+        found,
+        reference=told(found.reference),
+        run=told(found.run),
+        tied=tuple(told(one) for one in found.tied),
+        reference_tied=tuple(told(one) for one in found.reference_tied),
+    )

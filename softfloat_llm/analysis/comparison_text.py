@@ -1,106 +1,106 @@
-"""A Comparison in words: for the terminal (plain text, Markdown table) and for a notebook (HTML)."""
+"""What a comparison says, in words and tables, from its parts: verdicts, divergences, differences of taps.
+
+It knows the parts, not the comparison that they make up. The order in which they are told is that of
+`comparison.Comparison.sentences`.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from softfloat_llm.analysis.answers import Table
+from softfloat_llm.analysis.answers import Table, counted
 from softfloat_llm.analysis.distances import Difference
-from softfloat_llm.analysis.markup import html_labels, html_paragraphs
 from softfloat_llm.analysis.numbers import about, binade, code, decimal, distance
+from softfloat_llm.analysis.partings import Divergence
+from softfloat_llm.analysis.site_errors import SiteError, most_local
 from softfloat_llm.analysis.verdicts import Choice, Verdict
-from softfloat_llm.analysis.wording import labelled, recipe_line, token_words
+from softfloat_llm.analysis.wording import token_words
 from softfloat_llm.numerics.formats import Format
+from softfloat_llm.numerics.rounding import ulp
 
-if TYPE_CHECKING:
-    from softfloat_llm.analysis.compare import Comparison
+SHOWN_STEPS, SHOWN_SITES, SHOWN_TIED, LISTED = 6, 8, 4, 6
 
-SHOWN_STEPS = 8
-THEN = "print(comparison.text(verbose=True))   every step and every tap"
-
-
-def as_text(found: Comparison, *, verbose: bool = False, then: str | None = None) -> str:
-    """Recipe, answer, one table, what to run next, digest. `verbose`: all steps, their codes, and a table of taps."""
-    said = zip(["answer", *[""] * 99], sentences(found), strict=False)
-    parts = [_lines([*heading(found), *said, *_notes(found)])]
-    shown = found.steps if verbose else shown_steps(found.steps)
-    if shown:
-        parts.append(steps_table(found, shown).as_text())
-    if verbose:
-        parts.append("\n".join(_codes(found)))
-        parts.append(taps_table(found.taps).as_text())
-    following = THEN if then is None else then
-    parts.append(_lines([*([("next", following)] if following else []), *ending(found)]))
-    return "\n\n".join(part for part in parts if part)
+# --- tokens -----------------------------------------------------------------------------------------------------------
 
 
-def _lines(pairs: list[tuple[str, str]]) -> str:
-    return "\n".join(labelled(label, text) for label, text in pairs)
+def about_tokens(steps: Sequence[Verdict], what: str = "step") -> list[str]:
+    """Which tokens changed, the margin and the error of the step that tells most, and every tie there."""
+    if not steps:
+        return []
+    flips = [step for step in steps if step.is_flip]
+    told = flips[0] if flips else min(steps, key=_margin)
+    return [_head(steps, flips, told, what), _margin_and_error(told), *_ties(told)]
 
 
-def as_html(found: Comparison) -> str:
-    """The same lines as the text: the answer's sentences, all steps, the taps (folded), what was run."""
-    steps = steps_table(found, found.steps).as_html() if found.steps else ""
-    taps = f"<details><summary>taps</summary>{taps_table(found.taps).as_html()}</details>"
-    said = html_paragraphs([*sentences(found), *found.notes])
-    return f"<div>{said}{steps}{taps}{html_labels([*heading(found), *ending(found)])}</div>"
+def _margin(step: Verdict) -> float:
+    return math.inf if math.isnan(step.margin) else step.margin_ulp
 
 
-def heading(found: Comparison) -> list[tuple[str, str]]:
-    """(label, text) lines: what was compared."""
-    return [("recipe", recipe_line(found.recipe)), ("against", found.reference_recipe.name)]
-
-
-def _notes(found: Comparison) -> list[tuple[str, str]]:
-    return [("note", note) for note in found.notes]
-
-
-def ending(found: Comparison) -> list[tuple[str, str]]:
-    """(label, text) lines: the digest of the run, and what it is over."""
-    return [("digest", f"{found.digest}  logits {found.format}, compared {found.logits.shape}")]
-
-
-def sentences(found: Comparison) -> list[str]:
-    """The answer, in the order in which it should be read: NaN and infinities, tokens, distances, the first parting."""
-    lines = [f"{one}." for one in found.nonfinite]
-    if found.is_identical:
-        lines.append(f"The logits of all {found.positions} positions are identical.")
-    else:
-        lines += [_about_tokens(found)] if found.steps else []
-        lines.append(_about_logits(found))
-    return [*lines, _about_parting(found)]
-
-
-def _about_tokens(found: Comparison) -> str:
-    flips, total = found.flipped, len(found.steps)
-    told = flips[0] if flips else min(found.steps, key=lambda step: step.margin)
-    names = " -> ".join(token_words(choice.piece, choice.token) for choice in (told.reference, told.run))
-    if total == 1:
-        head = (
-            f"The token flips: {names}." if flips else f"The token stays {token_words(told.run.piece, told.run.token)}."
-        )
-    elif flips:
-        which = "flips:" if len(flips) == 1 else "flip; the first is"
-        head = f"{len(flips)} of {total} steps {which} step {told.step}, {names}."
-    else:
-        head = f"0 of {total} steps flip; the smallest margin is at step {told.step}."
-    return f"{head} {_margin_and_error(told)}"
+def _head(steps: Sequence[Verdict], flips: Sequence[Verdict], told: Verdict, what: str) -> str:
+    names = [token_words(choice.piece, choice.token) for choice in (told.reference, told.run)]
+    both = f"{names[0]} in the reference, {names[1]} in the run"
+    if len(steps) == 1:
+        return f"The token flips: {both}." if flips else f"The token stays {names[1]}."
+    if not flips:
+        return f"0 of {len(steps)} {what}s flip; the smallest margin is at {what} {told.step}, {names[1]}."
+    if len(flips) == 1:
+        return f"1 of {len(steps)} {what}s flips: {what} {told.step}, {both}."
+    places = ", ".join(str(flip.step) for flip in flips[:LISTED]) + (", ..." if len(flips) > LISTED else "")
+    return f"{len(flips)} of {len(steps)} {what}s flip: {places}. The first: {both}."
 
 
 def _margin_and_error(step: Verdict) -> str:
-    """Both on the grid of the run's format at the reference's largest logit."""
+    """Both on the grid of the run's format at the reference's largest logit, and what they mean for each other."""
     if not math.isfinite(step.margin):
-        return f"Its margin is {about(step.margin)}."
+        return f"The reference's lead there is {about(step.margin)}."
     grid = f"{step.format} ulp in {binade(step.reference.logit, step.format)}"
     ulps = f"{about(step.margin_ulp)} and {about(step.error_ulp)} {grid}"
-    return f"Margin {about(step.margin)}, largest error {about(step.error)}: {ulps}."
+    return f"The reference leads by {about(step.margin)}; errors reach {about(step.error)} ({ulps}): {_enough(step)}."
 
 
-def _about_logits(found: Comparison) -> str:
-    if found.steps:
-        return f"Over {found.positions} positions, {_error(found.logits)}."
-    return f"At the last position, {_error(found.last)}; over {found.positions}, {_error(found.logits)}."
+def _enough(step: Verdict) -> str:
+    """Two logits that are each off by at most e change places only where they lie less than 2e apart."""
+    if step.is_flip:
+        return "enough to turn it" if step.error else "the two take another one of equals"
+    return "they could have turned it" if 2 * step.error >= step.margin else "too little to turn it"
+
+
+def _ties(step: Verdict) -> list[str]:
+    """One sentence for each side in which several ids share the largest logit."""
+    sides = [("run", step.run, step.tied), ("reference", step.reference, step.reference_tied)]
+    return [_tie(side, taken, tied) for side, taken, tied in sides if tied]
+
+
+def _tie(side: str, taken: Choice, tied: Sequence[Choice]) -> str:
+    names = ", ".join(f"{one.token} {token_words(one.piece, one.token)}" for one in tied[:SHOWN_TIED])
+    more = f" and {taken.ties - SHOWN_TIED} more" if taken.ties > SHOWN_TIED else ""
+    return (
+        f"In the {side} the ids {names}{more} share the logit {about(taken.logit, 17)}: the {taken.rule} id is taken."
+    )
+
+
+def about_distributions(kl: Sequence[float]) -> str:
+    """The divergences (T,) of the rows: the last, and the largest with its position."""
+    if not kl:
+        return ""
+    told = f"KL divergence from the reference: {about(kl[-1])} nats at the last position"
+    known = [x for x in kl if not math.isnan(x)]
+    if not known or len(kl) == 1:
+        return f"{told}."
+    top = max(known)
+    return f"{told}, at most {about(top)} (position {list(kl).index(top)})."
+
+
+# --- distances --------------------------------------------------------------------------------------------------------
+
+
+def about_logits(logits: Difference, last: Difference, *, has_steps: bool) -> str:
+    """How far the logits lie apart, over all positions; and at the last, where no step has told that."""
+    positions = counted(logits.shape[0], "position")
+    if has_steps:
+        return f"Over {positions}, {_error(logits)}."
+    return f"At the last position, {_error(last)}; over {positions}, {_error(logits)}."
 
 
 def _error(logits: Difference) -> str:
@@ -109,74 +109,158 @@ def _error(logits: Difference) -> str:
     return f"the largest error of a logit is {distance(logits.max_abs, logits.max_abs_at.reference, logits.format)}"
 
 
-def _about_parting(found: Comparison) -> str:
-    part = found.first_divergence
+def about_sites(sites: Sequence[SiteError]) -> str:
+    """The site that adds the largest error itself, beside what the run has there."""
+    found = most_local(sites)
+    if found is None or found.local is None:
+        return "Fed the reference's values, no site differs."
+    own = f"{about(found.local.max_row_ulp)} {found.format} ulp of the largest value of its position"
+    return (
+        f"Fed the reference's values, {found.local.tap} errs most: by {own};"
+        f" in the run {found.inherited.tap} is off by {about(found.inherited.max_row_ulp)}."
+    )
+
+
+def about_parting(part: Divergence | None, beyond: Difference | None, taps: int) -> list[str]:
+    """Where the two first hold different values, and where one is first off by more than an ulp of its position."""
     if part is None:
-        return f"All {len(found.taps)} taps are identical."
+        return [f"All {taps} taps are identical."]
     values = f"{decimal(part.at.run, part.format)} against {decimal(part.at.reference, part.reference_format)}"
-    place = f"position {part.at.index[0]}, element {list(part.at.index[1:])}"
-    return f"First different value: {part.tap.name}, {place}: {values}."
+    why = f", rounded to {part.format}" if part.is_rounding else ""
+    lines = [f"First different value: {part.tap.name}, {_place(part.at.index)}: {values}{why}."]
+    if beyond is not None and beyond.tap != part.tap.name and beyond.max_row_ulp_at is not None:
+        apart = abs(beyond.max_row_ulp_at.run - beyond.max_row_ulp_at.reference)
+        grid = f"{about(beyond.max_row_ulp)} {beyond.format} ulp in {binade(beyond.row_top, beyond.format)}"
+        where = f"{beyond.tap}, {_place(beyond.max_row_ulp_at.index[:1])}"
+        lines.append(f"First off by over an ulp of its row's largest value: {where}, by {about(apart)} ({grid}).")
+    return lines
 
 
-def shown_steps(steps: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
+def _place(index: tuple[int, ...]) -> str:
+    if not index:
+        return "its only element"
+    return f"position {index[0]}" + (f", element {list(index[1:])}" if index[1:] else "")
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def shown_steps(steps: Sequence[Verdict]) -> tuple[Verdict, ...]:
     """All steps where they are few; else the flips, filled up with the smallest margins, in order."""
-    ranked = sorted(steps, key=lambda step: (not step.is_flip, step.margin))
+    ranked = sorted(steps, key=lambda step: (not step.is_flip, _margin(step)))
     return tuple(sorted(ranked[:SHOWN_STEPS], key=lambda step: step.step))
 
 
-def steps_table(found: Comparison, steps: tuple[Verdict, ...]) -> Table:
-    """The verdicts on some steps, and in the note how many others there are."""
-    unit = f"{found.format} ulp"
-    header = ("step", "reference", "run", "margin", f"in {unit}", f"error in {unit}", "verdict")
+def steps_table(
+    steps: Sequence[Verdict], shown: Sequence[Verdict], fmt: Format, reference_fmt: Format, what: str = "step"
+) -> Table:
+    """The verdicts on some of the steps, and in the note how many others there are."""
+    unit = f"{fmt} ulp"
+    header = (what, "reference", "run", "margin", f"in {unit}", f"error in {unit}", "verdict")
     rows = tuple(
         (
             str(step.step),
-            _choice(step.reference, found.logits.reference_format),
-            _choice(step.run, found.format),
+            _choice(step.reference, reference_fmt),
+            _choice(step.run, fmt),
             about(step.margin),
             about(step.margin_ulp),
             about(step.error_ulp),
             ("x " if step.is_flip else "") + step.words,
         )
-        for step in steps
+        for step in shown
     )
-    note = _hidden(len(found.steps) - len(steps), found.flips - sum(step.is_flip for step in steps))
-    return Table(header, rows, right=(0, 3, 4, 5), note=note)
+    hidden, flips = len(steps) - len(shown), sum(s.is_flip for s in steps) - sum(s.is_flip for s in shown)
+    return Table(header, rows, right=(0, 3, 4, 5), note=_hidden(hidden, flips, what))
 
 
 def _choice(choice: Choice, fmt: Format) -> str:
     return f"{token_words(choice.piece, choice.token)} {decimal(choice.logit, fmt)}"
 
 
-def _hidden(steps: int, flips: int) -> str:
+def _hidden(steps: int, flips: int, what: str) -> str:
     """What a shortened table leaves out."""
     if steps == 0:
         return ""
-    return f"({steps} further steps are not shown: " + (f"{flips} of them flip)" if flips else "none of them flips)")
+    told = f"{flips} of them flip{'s' if flips == 1 else ''}" if flips else "none of them flips"
+    return f"({steps} further {what}s are not shown: {told})"
 
 
-def _codes(found: Comparison) -> list[str]:
+def codes_table(steps: Sequence[Verdict], fmt: Format, reference_fmt: Format, what: str = "step") -> Table:
     """Each step's two chosen logits in hex and code."""
-    formats = found.logits.reference_format, found.format
-    return [
-        f"step {step.step}: " + " against ".join(code(c.logit, f) for c, f in zip(pair, formats, strict=True))
-        for step in found.steps
-        for pair in [(step.reference, step.run)]
-    ]
+    rows = tuple((str(s.step), code(s.reference.logit, reference_fmt), code(s.run.logit, fmt)) for s in steps)
+    return Table((what, "reference's logit", "run's logit"), rows, right=(0,))
 
 
-TAP_HEADER = ("tap", "format", "differing", "max abs", "max ulp", "steps", "verdict")
+_UNIT = "in ulp of the row"
+_ROW = "ulp of the row: at the largest value of the same position; near a 0 an error of any size is many ulps."
+
+
+def sites_table(sites: Sequence[SiteError], *, verbose: bool = False) -> Table:
+    """A row for each site, its worst layer and position; those that add most (or differ most) where they are many."""
+    is_local = any(site.local is not None for site in sites)
+    chosen = list(sites) if verbose else _leading(sites, is_local=is_local)
+    rows: list[tuple[str, ...]]
+    if is_local:
+        header: tuple[str, ...] = ("site", "error in the run", _UNIT, "at", "made at the site", _UNIT, "at")
+        rows = [(site.site, *_worst(site.inherited), *_local(site.local)) for site in chosen]
+    else:
+        header = ("site", "differing", "error", _UNIT, "at")
+        rows = [(site.site, f"{site.differing:,} of {site.values:,}", *_worst(site.inherited)) for site in chosen]
+    hidden = len(sites) - len(chosen)
+    left = f"\n({hidden} further site{' errs' if hidden == 1 else 's err'} less: -v)" if hidden else ""
+    return Table(header, tuple(rows), right=(1, 2, 4, 5) if is_local else (1, 2, 3), note=_ROW + left)
+
+
+def _leading(sites: Sequence[SiteError], *, is_local: bool) -> list[SiteError]:
+    """The sites with the largest errors, in the order of the forward pass."""
+
+    def size(site: SiteError) -> float:
+        found = site.local if is_local else site.inherited
+        return 0.0 if found is None else found.max_row_ulp
+
+    chosen = sorted(sites, key=size, reverse=True)[:SHOWN_SITES]
+    return [site for site in sites if site in chosen]
+
+
+def _worst(found: Difference) -> tuple[str, str, str]:
+    at = found.max_row_ulp_at
+    if at is None:
+        return "0", "0", ""
+    apart = float(ulp(found.row_top, found.format)) * found.max_row_ulp
+    layer = found.tap.split(".")[1] if found.tap.startswith("layers.") else ""
+    place = [*([f"layer {layer}"] if layer else []), *([f"position {at.index[0]}"] if at.index else [])]
+    return about(apart), f"{about(found.max_row_ulp)} {found.format}", ", ".join(place)
+
+
+def _local(found: Difference | None) -> tuple[str, str, str]:
+    return ("", "", "not fed") if found is None else _worst(found)
+
+
+TAP_HEADER = ("tap", "format", "differing", "max abs", "max ulp", "ulp of the row", "steps")
+LOCAL_HEADER = ("tap", "format", "differing", "max abs", "ulp of the row", "local max abs", "local ulp of the row")
+TAP_NOTE = f"""differing: elements whose bits are not the reference's. max abs: the largest |run - reference|.
+max ulp: the same in ulps of the format, each at the reference's own value. {_ROW}
+steps: values of the format from the run's value to the reference's (rounded to it); 0 where that rounding is all."""
+LOCAL_NOTE = f"""differing, max abs: as the run has it. local: what the site makes of the reference's values. {_ROW}"""
+
+
+def taps_table(taps: Sequence[Difference], local: Sequence[Difference] | None = None) -> Table:
+    """Every tap's difference, in forward order. Ulps are of the format in the second column."""
+    if local is None:
+        return Table(
+            TAP_HEADER, tuple(_tap_row(tap) for tap in taps), right=(2, 3, 4, 5, 6), note=TAP_NOTE, folded="taps"
+        )
+    own = {tap.tap: tap for tap in local}
+    rows = tuple((*_tap_row(tap)[:4], about(tap.max_row_ulp), *_own(own.get(tap.tap))) for tap in taps)
+    return Table(LOCAL_HEADER, rows, right=(2, 3, 4, 5, 6), note=LOCAL_NOTE, folded="taps")
 
 
 def _tap_row(tap: Difference) -> tuple[str, ...]:
-    total = math.prod(tap.shape)
+    formats = str(tap.format) if tap.format == tap.reference_format else f"{tap.format} ({tap.reference_format})"
     steps = "" if tap.max_steps is None else str(tap.max_steps)
-    word = "identical" if tap.is_identical else "differs" if tap.count else "same values"
-    return (
-        tap.tap, str(tap.format), f"{tap.count} of {total}", about(tap.max_abs), about(tap.max_ulp), steps, word
-    )  # fmt: skip
+    count = f"{tap.count} of {tap.size}"
+    return (tap.tap, formats, count, about(tap.max_abs), about(tap.max_ulp), about(tap.max_row_ulp), steps)
 
 
-def taps_table(taps: tuple[Difference, ...]) -> Table:
-    """Every tap's difference, in forward order. Ulps are of the format in the second column."""
-    return Table(TAP_HEADER, tuple(_tap_row(tap) for tap in taps), right=(2, 3, 4, 5))
+def _own(found: Difference | None) -> tuple[str, str]:
+    return ("", "") if found is None else (about(found.max_abs), about(found.max_row_ulp))

@@ -35,8 +35,10 @@ class Difference:
     """How a tap of the run differs from that of the reference.
 
     `max_abs` is the largest |run - reference| (inf where only one of them is finite), `max_ulp` the largest in ulps of
-    the run's format, each in the binade of the reference value, and `max_steps` the most values of the run's format
-    that lie between the run's value and the reference's, rounded to that format (None where one is not finite).
+    the run's format, each in the binade of the reference value (so beside a 0 it is large), and `max_row_ulp` the
+    largest in ulps at the reference's largest value of the same position, `row_top`. `max_steps` is the most values of
+    the run's format that lie between the run's value and the reference's, rounded to that format (None where one is not
+    finite).
     """
 
     tap: str
@@ -50,7 +52,21 @@ class Difference:
     max_abs_at: Pair | None
     max_ulp: float
     max_ulp_at: Pair | None
+    max_row_ulp: float
+    max_row_ulp_at: Pair | None
+    row_top: float
+    """The largest |value| of the reference at the position of `max_row_ulp_at`."""
     max_steps: int | None
+
+    @property
+    def size(self) -> int:
+        """How many elements were compared."""
+        return math.prod(self.shape)
+
+    @property
+    def is_rounding(self) -> bool:
+        """True where each value of the run is the reference's, rounded to the run's format."""
+        return self.max_steps == 0 and self.format != self.reference_format
 
     @property
     def is_identical(self) -> bool:
@@ -79,6 +95,9 @@ class Difference:
             "max_abs_at": self.max_abs_at and self.max_abs_at.to_dict(),
             "max_ulp": jsonable(self.max_ulp),
             "max_ulp_at": self.max_ulp_at and self.max_ulp_at.to_dict(),
+            "max_row_ulp": jsonable(self.max_row_ulp),
+            "max_row_ulp_at": self.max_row_ulp_at and self.max_row_ulp_at.to_dict(),
+            "row_top": jsonable(self.row_top),
             "max_steps": self.max_steps,
             "ulp_format": str(self.format),
         }
@@ -90,8 +109,10 @@ def difference(tap: str, run: Array, reference: Array, fmt: Format, reference_fm
     assert x.shape == y.shape, (tap, x.shape, y.shape)
     is_other = differs(x, y)
     apart = absolute(x, y, is_other)
-    in_ulp = ulps(apart, y, fmt)
+    tops = row_tops(y)
+    in_ulp, in_row_ulp = ulps(apart, y, fmt), ulps(apart, tops, fmt)
     places = np.flatnonzero(is_other)
+    in_row = _pair(x, y, int(np.argmax(in_row_ulp))) if len(places) else None
     return Difference(
         tap=tap,
         format=fmt,
@@ -103,6 +124,9 @@ def difference(tap: str, run: Array, reference: Array, fmt: Format, reference_fm
         max_abs_at=_pair(x, y, int(np.argmax(apart))) if len(places) else None,
         max_ulp=_largest(in_ulp),
         max_ulp_at=_pair(x, y, int(np.argmax(in_ulp))) if len(places) else None,
+        max_row_ulp=_largest(in_row_ulp),
+        max_row_ulp_at=in_row,
+        row_top=_largest(tops[in_row.index[:1]]) if in_row else _largest(tops),
         max_steps=_steps(x[is_other], y[is_other], fmt),
     )
 
@@ -126,6 +150,12 @@ def ulps(apart: Float64Array, y: Float64Array, fmt: Format) -> Float64Array:
     finite = np.where(np.isfinite(y), y, 1.0)
     in_ulp: Float64Array = apart / np.asarray(ulp(finite, fmt))
     return in_ulp
+
+
+def row_tops(y: Float64Array) -> Float64Array:
+    """The largest finite |value| at each position of y (T, ...), as (T, 1, ...)."""
+    size: Float64Array = np.where(np.isfinite(y), np.abs(y), 0.0)
+    return size.max(axis=tuple(range(1, y.ndim)), keepdims=True) if size.size else size
 
 
 def _largest(values: Float64Array) -> float:

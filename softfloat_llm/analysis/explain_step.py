@@ -19,20 +19,20 @@ import numpy as np
 from softfloat_llm.analysis import explain_step_text as told
 from softfloat_llm.analysis.answers import Answer, Table
 from softfloat_llm.analysis.compare import (
-    Divergence,
     check_model,
     common_positions,
-    first_divergence,
+    meanings_of,
     opened,
     tap_difference,
     verdict_at,
-    with_pieces,
 )
 from softfloat_llm.analysis.distances import difference
 from softfloat_llm.analysis.explain_round import SCHEMA
 from softfloat_llm.analysis.names import model_at_hand
 from softfloat_llm.analysis.nonfinite import NonFinite, first_nonfinite
 from softfloat_llm.analysis.numbers import jsonable
+from softfloat_llm.analysis.partings import Divergence, first_divergence
+from softfloat_llm.analysis.sides import side_of
 from softfloat_llm.analysis.taps import forward_order, tap_of
 from softfloat_llm.analysis.verdicts import Verdict
 from softfloat_llm.errors import RunError
@@ -222,7 +222,7 @@ def explain_step(
             f"Step {step} stands at position {position}, but the runs were fed different tokens before it: nothing can"
             " be said of its cause. Feed both the same, with --teacher."
         )
-    verdict = with_pieces(verdict_at(step, position, run, reference), run, reference)
+    verdict = verdict_at(step, position, side_of(run), side_of(reference))
     contestants = _candidates(run, reference, position, verdict, candidates)
     found = (first_nonfinite(w, _until(r, position), r.events) for w, r in (("run", run), ("reference", reference)))
     return StepStory(
@@ -347,10 +347,12 @@ def _lm_head(run: Run) -> Array | None:
 
 def _parting(run: Run, reference: Run, position: int) -> Divergence | None:
     """Where the runs first part, at the position of the step or before it."""
+    sides = side_of(run), side_of(reference)
+    others = meanings_of(*sides)
     for tap in forward_order(name for name in run.arrays if name in reference.arrays):
-        if run.arrays[tap.name].ndim != reference.arrays[tap.name].ndim:
+        if run.arrays[tap.name].ndim != reference.arrays[tap.name].ndim or tap.place in others:
             continue
-        found = first_divergence([tap_difference(tap, run, reference, position + 1)])
+        found = first_divergence([tap_difference(tap, *sides, position + 1)])
         if found is not None:
             return found
     return None

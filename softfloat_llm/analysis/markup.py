@@ -50,6 +50,11 @@ def html_labels(pairs: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{items}</dl>" if items else ""
 
 
+def html_folded(title: str, html: str) -> str:
+    """Markup that is shown when its title is opened."""
+    return f"<details><summary>{escaped(title)}</summary>{html}</details>"
+
+
 def _broken(text: str) -> str:
     return escaped(text).replace("\n", "<br>")
 

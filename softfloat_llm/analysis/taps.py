@@ -21,7 +21,8 @@ _AFTER_LAYERS = ("norm.final", "lm_head")
 
 # Taps whose last axis is the key position S: it grows with the context, and what lies after the query means nothing.
 _OVER_KEYS = {
-    "attn.scores": ("acc", "out"), "attn.scale": ("in", "out"), "attn.softmax": ("in", "out"), "attn.pv": ("in",)
+    "attn.scores": ("acc", "out"), "attn.scale": ("in", "out"), "attn.mask": ("in", "out"),
+    "attn.softmax": ("in", "out"), "attn.pv": ("in",),
 }  # fmt: skip
 
 
@@ -33,6 +34,11 @@ class Tap:
     layer: int | None
     site: str
     stage: str
+
+    @property
+    def place(self) -> str:
+        """Site and stage, as each layer has them: `attn.softmax.out`."""
+        return f"{self.site}.{self.stage}" if self.stage else self.site
 
     @property
     def is_over_keys(self) -> bool:
@@ -83,11 +89,17 @@ def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> list[Tap]:
 
 
 def visible(tap: Tap, array: Array, positions: int) -> Array:
-    """The first positions of a tap (T, ...); over keys (T, ..., S), with what lies after the query as zeros."""
-    array = array[:positions]
-    if not tap.is_over_keys:
-        return array
-    array = array[..., :positions]
+    """The first positions of a tap (T, ...); over keys (T, ..., S), with what lies after the query as zeros.
+
+    The tap of a scale that is put on queries is (T, H, C): its last axis, unless C is T, is not taken for the keys.
+    """
+    over_keys = tap.is_over_keys and array.shape[-1] == len(array)
+    return over_seen_keys(array, positions) if over_keys else array[:positions]
+
+
+def over_seen_keys(array: Array, positions: int) -> Array:
+    """The first positions of (T, ..., S), with zeros at the keys that lie after the query."""
+    array = array[:positions, ..., :positions]
     places = np.arange(positions).reshape(-1, *[1] * (array.ndim - 1))
     kept: Array = np.where(np.arange(array.shape[-1]) <= places, array, np.zeros((), array.dtype))
     return kept

@@ -7,7 +7,7 @@ same value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from softfloat_llm.analysis.numbers import jsonable
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.reduce import argmax
 from softfloat_llm.numerics.rounding import ulp
+
+TIED = 16
+"""Of more ids than these that share a logit only the count is told."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,9 @@ class Verdict:
     """The largest |run - reference| of the row."""
     error_ulp: float
     format: Format
+    tied: tuple[Choice, ...] = ()
+    """The ids that share the run's largest logit, the lowest first, where there are several (at most TIED of them)."""
+    reference_tied: tuple[Choice, ...] = ()
 
     @property
     def is_flip(self) -> bool:
@@ -77,6 +83,8 @@ class Verdict:
             "error_ulp": jsonable(self.error_ulp),
             "ulp_format": str(self.format),
             "is_flip": self.is_flip,
+            "tied": [one.to_dict() for one in self.tied],
+            "reference_tied": [one.to_dict() for one in self.reference_tied],
             "verdict": self.words,
         }
 
@@ -88,6 +96,15 @@ def choice(row: Array, ties: str = "lowest") -> Choice:
         return Choice(None, float("nan"))
     top = float(wide.max())
     return Choice(argmax(wide, ties), top, int(np.count_nonzero(wide == top)), rule=ties)
+
+
+def tied(row: Array, ties: str = "lowest") -> tuple[Choice, ...]:
+    """The ids that share the largest value of a row (V,), the lowest first; none where it is alone, or NaN is there."""
+    found = choice(row, ties)
+    if found.token is None or found.ties < 2:
+        return ()
+    places = np.flatnonzero(row.astype(np.float64) == found.logit)[:TIED]
+    return tuple(replace(found, token=int(place)) for place in places)
 
 
 def margin(row: Array) -> float:
@@ -108,4 +125,5 @@ def verdict(
     x, y = run.astype(np.float64), reference.astype(np.float64)
     unit = float(ulp(wanted.logit, fmt))  # NaN where the reference's top is not finite
     apart, error = margin(reference), float(absolute(x, y, differs(x, y)).max())
-    return Verdict(step, position, wanted, got, apart, apart / unit, error, error / unit, fmt)
+    shared = tied(run, ties[0]), tied(reference, ties[1])
+    return Verdict(step, position, wanted, got, apart, apart / unit, error, error / unit, fmt, *shared)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softfloat_llm.analysis.compare import Comparison, bound_of
 from softfloat_llm.analysis.compare import compare as compare_runs
+from softfloat_llm.analysis.comparison import Comparison, bound_of
 from softfloat_llm.cli.asked import RunOrPrompt, refuse_words
 from softfloat_llm.cli.live import LiveFlags, live_comparison
 from softfloat_llm.cli.options import OutputFlags, PassFlags, PrecisionFlags, grouped, quoted

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from softfloat_llm.analysis.compare import Comparison
 from softfloat_llm.analysis.compare import compare as compare_runs
+from softfloat_llm.analysis.comparison import Comparison
 from softfloat_llm.cli.options import (
     NO_REFERENCE,
     OutputFlags,
