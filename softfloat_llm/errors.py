@@ -57,6 +57,10 @@ class RunError(SoftfloatError):
     """A saved run that cannot be read, or two runs that cannot be compared."""
 
 
+class SweepError(SoftfloatError):
+    """A sweep whose grid has no meaning, or whose folder, cluster or packages cannot be had."""
+
+
 class LiveError(SoftfloatError):
     """An engine that is to be run is not installed here, or cannot run what it was asked to."""
 
@@ -71,6 +75,10 @@ class ArrayError(SoftfloatError):
 
 class GoldenError(SoftfloatError):
     """A golden folder that is incomplete, or would be overwritten."""
+
+
+class ReportError(SoftfloatError):
+    """A picture or page that cannot be drawn: what it needs is not installed, or there is nothing to draw."""
 
 
 class FetchError(SoftfloatError):

@@ -20,7 +20,7 @@ RANKS = {
     "refusals": 3, "site_meanings": 3,
     "llama": 3, "io": 3, "tiny": 3,
     "runs": 4, "operations": 4,
-    "analysis": 5, "live": 5, "report": 6, "lessons": 6, "cli": 7, "__init__": 8, "__main__": 8,
+    "analysis": 5, "live": 5, "sweeps": 5, "report": 6, "lessons": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
 SIDEWAYS = {
     ("recipe", "sites"),
@@ -32,6 +32,7 @@ SIDEWAYS = {
     ("io", "llama"),
     ("io", "tiny"),
     ("live", "analysis"),
+    ("sweeps", "analysis"),
     ("__main__", "__init__"),
 }  # equal ranks, this way only
 NEVER = {("llama", "io"), ("analysis", "llama")}

@@ -18,10 +18,12 @@ from softfloat_llm.cli.bisect import bisect
 from softfloat_llm.cli.bound import bound
 from softfloat_llm.cli.budget import budget
 from softfloat_llm.cli.compare import compare
+from softfloat_llm.cli.explain import NUMBERS, explain
 from softfloat_llm.cli.fetch import fetch
 from softfloat_llm.cli.formats import formats
 from softfloat_llm.cli.golden import golden
 from softfloat_llm.cli.groups import verb_with
+from softfloat_llm.cli.identify import identify
 from softfloat_llm.cli.margins import margins
 from softfloat_llm.cli.promote import promote_verb
 from softfloat_llm.cli.ranges import ranges
@@ -29,6 +31,7 @@ from softfloat_llm.cli.recipes import recipes
 from softfloat_llm.cli.recipes_check import check_verb
 from softfloat_llm.cli.screen import say, show, silence_stdout
 from softfloat_llm.cli.simulate import simulate
+from softfloat_llm.cli.sweep import sweep
 from softfloat_llm.cli.taps import taps
 from softfloat_llm.cli.ties import ties
 from softfloat_llm.errors import SoftfloatError
@@ -58,6 +61,7 @@ _SUMMARIES = {
     bisect: "Which site's precision flipped a token.",
     ranges: "Largest and smallest values; what would overflow in f16.",
     bound: "How far right results may lie apart; what a test must allow.",
+    sweep: "Many recipes, orders, prompts and seeds at once.",
     formats: "What each number format is.",
     recipes: "The precision policies of engines, as data.",
     taps: "The named values of a forward pass.",
@@ -86,6 +90,8 @@ for verb, summary in _SUMMARIES.items():
         app.add_typer(verb_with(verb, **_FURTHER[verb]), name=verb.__name__, short_help=summary)
     else:
         app.command(name=verb.__name__, short_help=summary)(verb)
+app.command(name="identify", short_help="Which precision made an output.", context_settings=NUMBERS)(identify)
+app.add_typer(explain, name="explain", short_help="Why a number came out so: a rounding, a sum, a token.")
 app.add_typer(golden, name="golden", short_help="Golden outputs: write them, check against them.")
 
 

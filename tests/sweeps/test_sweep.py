@@ -1,0 +1,179 @@
+"""Sweeps: the cells of a grid, a row of each whoever does it, errors as rows, and what survives an interruption."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from softfloat_llm.analysis.compare import compare
+from softfloat_llm.errors import SweepError
+from softfloat_llm.io.checkpoint import open_model
+from softfloat_llm.runs import simulate
+from softfloat_llm.sweeps import sweep as sweeping
+from softfloat_llm.sweeps.cell import row_of
+from softfloat_llm.sweeps.grid import Cell, Grid, grid_of, grid_of_file
+from softfloat_llm.sweeps.store import Store
+from softfloat_llm.sweeps.sweep import sweep
+from softfloat_llm.sweeps.workers import rows_of
+
+pytest.importorskip("pyarrow")
+SMALL = Grid(
+    recipes=("bf16", "f16,acc=f16"), orders=("seq", "lanes:8"), prompts=("The capital of France is", "Two"), steps=2
+)
+
+
+def test_a_grid_makes_each_cell_once_and_seeds_only_where_they_are_used():
+    grid = Grid(recipes=("bf16", "f16", "bf16"), orders=("seq", "perm:{seed}"), seeds=(1, 2, 3))
+    cells = grid.cells()
+    assert len(cells) == 2 * (1 + 3)
+    assert [(c.order, c.seed) for c in cells[:4]] == [("seq", None), ("perm:1", 1), ("perm:2", 2), ("perm:3", 3)]
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert cells[0].name == Cell("tiny", grid.prompts[0], "bf16", "seq", None, 1, "f32").name
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"recipe": ["bf16"]}, "Did you mean 'recipes'"), ({"recipes": "bf16"}, "expected a list of str"),
+        ({"recipes": []}, "needs recipes"), ({"seeds": [1]}, "No recipe or order uses the seeds"),
+        ({"orders": ["perm:{seed}"]}, "there are no seeds"), ({"steps": 0}, "at least one token"),
+        ({"steps": True}, "expected int"), ({"seeds": [1.5]}, "a list of int"),
+    ],
+)  # fmt: skip
+def test_a_grid_without_meaning_is_refused(table, message):
+    with pytest.raises(SweepError, match=message):
+        grid_of(table, "here")
+
+
+def test_a_grid_comes_from_a_toml_file(tmp_path):
+    (tmp_path / "grid.toml").write_text('recipes = ["bf16"]\norders = ["perm:{seed}"]\nseeds = [4]\nsteps = 3\n')
+    assert grid_of_file(tmp_path / "grid.toml") == Grid(recipes=("bf16",), orders=("perm:{seed}",), seeds=(4,), steps=3)
+    (tmp_path / "bad.toml").write_text("recipes = ")
+    with pytest.raises(SweepError, match=r"Reading the sweep .*bad.toml"):
+        grid_of_file(tmp_path / "bad.toml")
+
+
+def test_a_row_says_what_compare_says():
+    cell = Cell("tiny", "The capital of France is", "f16,acc=f16", "lanes:4", None, 3, "f32")
+    row, model = row_of(cell), open_model("tiny")
+    reference = simulate(cell.prompt, model=model, recipe="f32", steps=3)
+    run = simulate(model=model, recipe="f16,acc=f16,order=lanes:4", teacher=reference)
+    found = compare(run, reference)
+    assert row["error"] is None
+    assert row["digest"] == run.digest
+    assert row["tokens"] == list(run.generated)
+    assert (row["flips"], row["max_abs"], row["max_ulp"]) == (found.flips, found.max_abs, found.max_ulp)
+    assert row["least_margin"] == min(step.margin for step in found.steps)
+    assert 0 < row["mean_kl"] <= row["max_kl"]
+
+
+def test_what_cannot_be_done_is_a_row_with_its_error_and_the_others_go_on(tmp_path):
+    grid = Grid(models=("tiny", "no/such"), recipes=("bf16", "bf17"), prompts=("Two", ""))
+    found = sweep(grid, tmp_path)
+    assert len(found.rows) == 8
+    assert len(found.failed) == 7
+    words = " ".join(row["error"] for row in found.failed)
+    assert "RecipeError: Unknown recipe 'bf17'" in words
+    assert "TokenError" in words
+    assert "no/such" in words
+    assert "1 of 8 cells done" in str(found)
+
+
+def test_the_table_is_the_same_bytes_whoever_did_the_cells(tmp_path):
+    alone, pooled = sweep(SMALL, tmp_path / "alone"), sweep(SMALL, tmp_path / "pool", workers=2)
+    assert alone.rows == pooled.rows
+    assert alone.path.read_bytes() == pooled.path.read_bytes()
+    assert [row["cell"] for row in alone.rows] == [cell.name for cell in SMALL.cells()]
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path, monkeypatch):
+    done = []
+
+    def two_and_stop(cells, **_):
+        for cell in cells[:2]:
+            done.append(cell.name)
+            yield row_of(cell)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "rows_of", two_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(SMALL, tmp_path)
+    seen = []
+    monkeypatch.setattr(sweeping, "rows_of", lambda cells, **_: (seen.append(c.name) or row_of(c) for c in cells))
+    found = sweep(SMALL, tmp_path)
+    assert len(found.rows) == len(SMALL.cells())
+    assert set(seen) == {cell.name for cell in SMALL.cells()} - set(done)
+    assert found.rows == sweep(SMALL, tmp_path).rows
+
+
+def test_a_file_that_is_no_row_is_done_again(tmp_path):
+    grid = Grid(recipes=("bf16",))
+    (cell,) = grid.cells()
+    sweep(grid, tmp_path)
+    (tmp_path / "cells" / f"{cell.name}.parquet").write_bytes(b"PAR1 damaged")
+    assert Store(tmp_path).missing([cell]) == [cell]
+    assert sweep(grid, tmp_path).rows[0]["error"] is None
+
+
+def test_a_worker_of_the_pool_that_is_killed_loses_no_cell(tmp_path):
+    grid = Grid(recipes=("bf16", "f16"), orders=("seq", "lanes:8", "pairwise"), prompts=("a", "b"))
+    cells, rows = grid.cells(), []
+    killed = threading.Event()
+    for row in rows_of(cells, workers=2):
+        rows.append(row)
+        if not killed.is_set():
+            os.kill(_children()[0], signal.SIGKILL)
+            killed.set()
+    assert sorted(row["cell"] for row in rows) == sorted(cell.name for cell in cells)
+    assert all(row["error"] is None for row in rows)
+
+
+def _children():
+    """The processes of the pool: those that `multiprocessing` spawned."""
+    import multiprocessing
+
+    return [child.pid for child in multiprocessing.active_children()]
+
+
+def _cluster(workers):
+    distributed = pytest.importorskip("distributed")
+    return distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    )
+
+
+def test_a_dask_cluster_gives_the_same_table_with_a_worker_killed_in_the_middle(tmp_path):
+    """Twelve cells on two workers, one killed while they work: each cell once, and the table that one process gives."""
+    grid = Grid(recipes=("bf16", "f16,acc=f16"), orders=("seq", "lanes:8", "pairwise"), prompts=("a", "b"), steps=2)
+    alone = sweep(grid, tmp_path / "alone")
+    with _cluster(2) as cluster:
+        victim = next(iter(cluster.workers.values()))
+        threading.Timer(0.5, lambda: os.kill(victim.pid, signal.SIGKILL)).start()
+        found = sweep(grid, tmp_path / "cluster", scheduler=cluster.scheduler_address)
+    assert found.path.read_bytes() == alone.path.read_bytes()
+    assert len(list((tmp_path / "cluster" / "cells").iterdir())) == len(grid.cells())
+
+
+def test_a_scheduler_that_is_not_there_is_told_of(tmp_path, monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("softfloat_llm.sweeps.workers.PATIENCE_SECONDS", 2)
+    started = time.monotonic()
+    with pytest.raises(SweepError, match="cannot be reached"):
+        sweep(Grid(), tmp_path, scheduler="tcp://127.0.0.1:1")
+    assert time.monotonic() - started < 60
+
+
+def test_the_answer_shows_errors_first_and_a_map_of_flips(tmp_path):
+    found = sweep(SMALL, tmp_path)
+    text = str(found)
+    assert "8 of 8 cells done" in text
+    assert "| cells that flip" in text
+    assert text.count("\n") < 25
+    assert found.to_dict()["cells"][0]["cell"] == SMALL.cells()[0].name
+    assert np.isfinite([row["max_abs"] for row in found.rows]).all()
