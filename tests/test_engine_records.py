@@ -24,7 +24,9 @@ from softfloat_llm.runs import simulate
 from tests.checkpoints import config_dict
 
 FOLDER = Path(__file__).parent / "data" / "engines"
-GGML, LLAMA_CPP, MLX, MATH = (np.load(FOLDER / f"{name}.npz") for name in ("ggml", "llama_cpp", "mlx", "torch_math"))
+GGML, LLAMA_CPP, MLX, TORCH = (
+    np.load(FOLDER / f"{name}.npz") for name in ("ggml", "llama_cpp", "mlx", "torch_attention")
+)
 KINDS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 LLAMA_CPP_RECIPES = {"f16": "llama.cpp-f16-cpu-avx512", "bf16": "llama.cpp-bf16-cpu-avx512bf16"}
 SIZE = 64
@@ -138,16 +140,33 @@ def test_every_logit_of_smollm2_is_llama_cpps(kind, smollm2_folder):
     assert [hashlib.sha256(row.tobytes()).hexdigest() for row in run["logits"]] == recorded("sha256").tolist()
 
 
-# --- PyTorch's math backend -------------------------------------------------------------------------------------------
+# --- PyTorch's attention where no sum has an order --------------------------------------------------------------------
+
+
+def of_torch(backend, kind, case):
+    """q, k, v and the output (T, H, C), in the dtype of their format."""
+    dtype = KINDS.get(kind, np.float32)
+    q, k, v, wanted = (TORCH[f"{backend}.{kind}.{case}.{name}"].view(dtype) for name in "qkvy")
+    return q, k, v, wanted.transpose(1, 0, 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", ["1.40", "7.7", "5.33"])
 def test_the_math_backend_scales_query_and_key_in_float32_and_rounds_once_at_the_end(kind, case):
     """One term to a score and to an output: no sum has an order, and every bit is a rounding's."""
-    q, k, v, wanted = (MATH[f"{kind}.{case}.{name}"].view(KINDS[kind]) for name in "qkvy")
+    q, k, v, wanted = of_torch("math", kind, case)
     recipe = f"transformers-math-bf16-cpu-amx,attn.pv.output={kind}"  # the one rounding to the format
-    assert_bits(attended(q, k, v, recipe), wanted.transpose(1, 0, 2))
+    assert_bits(attended(q, k, v, recipe), wanted)
+
+
+@pytest.mark.parametrize(
+    "recipe", [f"transformers-sdpa-{which}" for which in ("bf16-cpu-amx", "f16-cpu-amx", "f32-cpu-mkl")]
+)
+@pytest.mark.parametrize("case", ["1.600", "3.1100"])
+def test_the_flash_kernel_takes_512_keys_at_once_and_corrects_what_it_has(recipe, case):
+    q, k, v, wanted = of_torch("flash", recipe.split("-")[2], case)
+    assert_bits(attended(q, k, v, recipe), wanted)
+    assert (attended(q, k, v, f"{recipe},attn.softmax.online=0") != wanted).any()
 
 
 # --- MLX --------------------------------------------------------------------------------------------------------------

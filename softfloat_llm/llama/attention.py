@@ -161,8 +161,13 @@ def _over_seen_keys(left: Array, right: Array, spec: SiteSpec, pending: Pending 
 
 
 def _weighted(left: Array, right: Array, spec: SiteSpec, pending: Pending | None) -> Taps:
-    """left (T, H, S) times right (S, G, C): all keys at once, or block after block."""
+    """left (T, H, S) times right (S, G, C): all keys at once, or block after block.
+
+    One block is all keys, but for what it is kept in.
+    """
     if pending is None or pending.corrections is None:
+        return _grouped(left, right.transpose(1, 0, 2), spec)
+    if len(right) <= pending.keys and spec.options["kept"] == "acc":
         return _grouped(left, right.transpose(1, 0, 2), spec)
     return _in_blocks(left, right, spec, pending)
 
