@@ -11,7 +11,7 @@ from softfloat_llm.sites import GROUPS, SITES, select
 
 LABEL_WIDTH = 9
 WIDTH, SHOWN_LINES = 108, 4
-SHOWN_PIECE = 48  # characters of a token: the longest of SmolLM2 that are no blanks have 21
+SHOWN_PIECE = 48  # characters of a token: only rows of one sign or of blanks are longer in the vocabulary of SmolLM2
 
 
 def labelled(label: str, text: str) -> str:

@@ -1,0 +1,179 @@
+"""Picture 4: how far each site of each layer lies from the reference, as log2(1 + ulp).
+
+**Inherited** error is what a run shows: all that came before is in it. **Local** error is what a site adds itself, fed
+the reference's inputs; it stands beside the other where it is known. Start reading at `heat_map_of`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from softfloat_llm.analysis.compare import Comparison
+from softfloat_llm.analysis.distances import Difference
+from softfloat_llm.analysis.numbers import about
+from softfloat_llm.analysis.taps import tap_of
+from softfloat_llm.errors import ReportError
+from softfloat_llm.report.drawing import PLAIN, SMALL, WIDTH, boxes, sheet, svg_of, write
+from softfloat_llm.sites import SITES
+
+LEVELS = 8  # colours beside that of 0; each stands for 2 on the scale of log2(1 + ulp)
+MOST_LAYERS = 80
+INHERITED, LOCAL = "inherited", "local"
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """The largest error of each tap's `out`, in ulps of the run's format there. Layer None: outside the layers.
+
+    `parts` has the maps by name, `inherited` and perhaps `local`; each from (site, layer) to ulps, inf where a value of
+    one of the two is not finite.
+    """
+
+    sites: tuple[str, ...]
+    layers: tuple[int | None, ...]
+    parts: Mapping[str, Mapping[tuple[str, int | None], float]]
+
+    def heat(self, part: str, site: str, layer: int | None) -> float | None:
+        """log2(1 + ulp); None where there is no such tap."""
+        ulps = self.parts[part].get((site, layer))
+        return None if ulps is None else heat_of(ulps)
+
+
+def heat_of(ulps: float) -> float:
+    """log2(1 + ulp): 0 where nothing differs, 1 at one ulp, inf where something is not finite.
+
+    >>> heat_of(0.0), heat_of(1.0), heat_of(7.0)
+    (0.0, 1.0, 3.0)
+    """
+    return math.log2(1 + ulps) if math.isfinite(ulps) else math.inf
+
+
+def heat_map_of(taps: Comparison | Sequence[Difference], *, local: Sequence[Difference] = ()) -> HeatMap:
+    """The map of a comparison's taps (those named `.out`), and of local errors where they are given.
+
+    **Raises** ReportError where no such tap was compared, or there are more than 80 layers.
+    """
+    given = taps.taps if isinstance(taps, Comparison) else tuple(taps)
+    parts = {name: _cells(part) for name, part in ((INHERITED, given), (LOCAL, local))}
+    found = {place for part in parts.values() for place in part}
+    order = {site: place for place, site in enumerate(SITES)}
+    sites = sorted({site for site, _ in found}, key=lambda site: (order.get(site, len(order)), site))
+    layers = sorted({layer for _, layer in found}, key=lambda layer: -1 if layer is None else layer)
+    if not sites:
+        raise ReportError(
+            "A heat map needs taps named '*.out' that both runs keep: simulate --taps '*.out' --save RUN."
+        )
+    if len(layers) > MOST_LAYERS:
+        raise ReportError(f"A heat map shows at most {MOST_LAYERS} layers; here are {len(layers)}.")
+    return HeatMap(tuple(sites), tuple(layers), {name: part for name, part in parts.items() if part})
+
+
+def _cells(taps: Sequence[Difference]) -> dict[tuple[str, int | None], float]:
+    named = [(tap_of(found.tap), found.max_ulp) for found in taps]
+    return {(tap.site, tap.layer): ulps for tap, ulps in named if tap.stage == "out"}
+
+
+def sentences(found: HeatMap) -> list[str]:
+    """Where each map is largest."""
+    lines = []
+    for part, cells in found.parts.items():
+        (site, layer), ulps = max(cells.items(), key=lambda cell: cell[1])
+        where = site if layer is None else f"layer {layer} {site}"
+        same = len([one for one in cells.values() if one == 0])
+        lines.append(
+            f"The largest {part} error is {about(ulps)} ulp, at {where}; {same} of {len(cells)} sites are identical."
+            if ulps
+            else f"No site has an {part} error."
+        )
+    return lines
+
+
+def cell_word(heat: float | None) -> str:
+    """What stands in a cell: the whole number next to it, `.` where nothing differs, `inf`; nothing without a tap."""
+    if heat is None or heat == 0:
+        return "" if heat is None else "."
+    return "inf" if math.isinf(heat) else str(max(1, round(heat))) if heat >= 0.5 else "<1"
+
+
+def layer_word(layer: int | None) -> str:
+    return "-" if layer is None else str(layer)
+
+
+def level(heat: float) -> int:
+    """The colour of a heat: 0 for 0, then one for each 2."""
+    return 0 if heat == 0 else LEVELS if math.isinf(heat) else min(LEVELS, 1 + int(heat // 2))
+
+
+# --- drawn ------------------------------------------------------------------------------------------------------------
+
+_NAMES, _RIGHT, _ROW, _TOP, _FOOT = 140.0, 12.0, 18.0, 48.0, 52.0
+_BESIDE = 12  # layers up to which two maps stand side by side
+
+
+def heat_map_svg(found: HeatMap) -> str:
+    """The picture: a row for each site, a column for each layer; both maps side by side, or below each other."""
+    is_beside = len(found.parts) > 1 and len(found.layers) <= _BESIDE
+    block = _TOP + _ROW * len(found.sites) + 16
+    height = block * (1 if is_beside else len(found.parts)) + _FOOT
+    return svg_of(
+        lambda figure: _draw(figure, found, is_beside, block, height),
+        name="heat-map",
+        title="Error of each site in each layer, as log2(1 + ulp)",
+        description=" ".join(sentences(found)),
+        height=height,
+    )
+
+
+def _draw(figure: Any, found: HeatMap, is_beside: bool, block: float, height: float) -> None:
+    axes = sheet(figure, WIDTH, height)
+    width = (WIDTH - _NAMES - _RIGHT - (24 if is_beside else 0)) / (len(found.parts) if is_beside else 1)
+    for place, part in enumerate(found.parts):
+        left = _NAMES + (width + 24) * place * is_beside
+        top = _TOP + block * place * (not is_beside)
+        _draw_part(axes, found, part, (left, top), min(46.0, width / len(found.layers)))
+        if place == 0 or not is_beside:
+            for row, site in enumerate(found.sites):
+                write(axes, _NAMES - 8, top + _ROW * (row + 0.5), site, size=SMALL, ha="right")
+    _draw_scale(axes, height)
+
+
+def _draw_part(axes: Any, found: HeatMap, part: str, corner: tuple[float, float], wide: float) -> None:
+    left, top = corner
+    write(axes, left, top - 34, f"{part} error", size=PLAIN, is_bold=True)
+    every = max(1, math.ceil(18 / wide))
+    for column, layer in enumerate(found.layers):
+        if column % every == 0:
+            write(axes, left + wide * (column + 0.5), top - 12, layer_word(layer), size=SMALL, ink="quiet", ha="center")
+    cells = [
+        (heat, left + wide * column, top + _ROW * row)
+        for row, site in enumerate(found.sites)
+        for column, layer in enumerate(found.layers)
+        if (heat := found.heat(part, site, layer)) is not None
+    ]
+    for shade in range(LEVELS + 1):
+        places = [(x, y, wide - 1.5, _ROW - 1.5) for heat, x, y in cells if level(heat) == shade]
+        boxes(axes, places, f"heat-{shade}")
+    if wide >= 14:
+        for heat, x, y in cells:
+            ink, size = ink_on(level(heat)), 9 if wide < 20 else 10
+            write(axes, x + wide / 2 - 0.75, y + _ROW / 2 - 0.75, cell_word(heat), size=size, ink=ink, ha="center")
+
+
+def ink_on(shade: int) -> str:
+    """The ink that can be read on a colour of the scale."""
+    return "on-strong" if shade >= 5 else "on-pale"
+
+
+def _draw_scale(axes: Any, height: float) -> None:
+    top = height - 40
+    write(axes, _NAMES - 8, top + 9, "log2(1 + ulp)", size=SMALL, ha="right")
+    for shade in range(LEVELS + 1):
+        left = _NAMES + 52 * shade
+        boxes(axes, [(left, top, 50, 18)], f"heat-{shade}")
+        word = "0" if shade == 0 else f"{2 * shade - 2} to {2 * shade}" if shade < LEVELS else f"over {2 * shade - 2}"
+        write(axes, left + 25, top + 9, word, size=9, ink=ink_on(shade), ha="center")
+    foot = "columns: layers (-: outside of them).  '.': identical.  Ulps of the run's format, the largest of each tap."
+    write(axes, _NAMES, height - 10, foot, size=SMALL, ink="quiet")
