@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import softfloat_llm
 from softfloat_llm import tiny
 from softfloat_llm.analysis.compare import compare
 from softfloat_llm.errors import LiveError, RunError, TokenError
@@ -190,3 +194,12 @@ def test_the_command_runs_both_and_says_whether_they_are_equal(console):
     assert answer.code == 0, answer.out + answer.err
     assert "Equal to PyTorch in every bit: 0 of 28,176 values differ, in 80 taps." in answer.out
     assert "transformers-eager-bf16-cpu-native" in answer.out
+
+
+def test_the_json_of_a_live_comparison_is_what_its_schema_says(console):
+    jsonschema = pytest.importorskip("jsonschema")
+    body = json.loads(console("compare", "The cup is", "--live", "torch", "--json").out)
+    schema = json.loads((Path(softfloat_llm.__file__).parent / "schemas" / "compare.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(body)
+    assert body["live"]["compared"] == 28_176
+    assert body["live"]["attention"] == "eager"
