@@ -73,6 +73,10 @@ class ArrayError(SoftfloatError):
     """A file of arrays that cannot be read, or arrays that do not fit what is asked of them."""
 
 
+class VectorError(SoftfloatError):
+    """A file of conformance vectors with a line that is none, or vectors that cannot be made."""
+
+
 class GoldenError(SoftfloatError):
     """A golden folder that is incomplete, or would be overwritten."""
 

@@ -34,6 +34,7 @@ from softfloat_llm.cli.simulate import simulate
 from softfloat_llm.cli.sweep import sweep
 from softfloat_llm.cli.taps import taps
 from softfloat_llm.cli.ties import ties
+from softfloat_llm.cli.vectors import vectors
 from softfloat_llm.errors import SoftfloatError
 from softfloat_llm.runs import package_version
 
@@ -93,6 +94,7 @@ for verb, summary in _SUMMARIES.items():
 app.command(name="identify", short_help="Which precision made an output.", context_settings=NUMBERS)(identify)
 app.add_typer(explain, name="explain", short_help="Why a number came out so: a rounding, a sum, a token.")
 app.add_typer(golden, name="golden", short_help="Golden outputs: write them, check against them.")
+app.add_typer(vectors, name="vectors", short_help="Conformance vectors: write them, run them.")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

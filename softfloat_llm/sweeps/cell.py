@@ -56,7 +56,7 @@ def _found(cell: Cell, model: Model) -> Row:
         "ties": sum(step.run.ties > 1 for step in found.steps),
         "least_margin": float(np.min(margins)),
         "max_abs": found.max_abs,
-        "last_abs": found.last.max_abs,
+        "last_abs": found.steps[-1].error,
         "max_ulp": found.max_ulp,
         "ulp_format": str(found.format),
         "max_kl": float(np.max(divergence)),
