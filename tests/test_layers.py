@@ -20,7 +20,8 @@ RANKS = {
     "refusals": 3, "site_meanings": 3,
     "llama": 3, "io": 3, "tiny": 3,
     "runs": 4, "operations": 4, "site_runs": 4,
-    "analysis": 5, "live": 5, "sweeps": 5, "report": 6, "lessons": 6, "cli": 7, "__init__": 8, "__main__": 8,
+    "analysis": 5, "live": 5, "sweeps": 5, "vectors": 5, "report": 6,
+    "lessons": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
 SIDEWAYS = {
     ("recipe", "sites"),
