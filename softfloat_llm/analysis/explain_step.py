@@ -33,7 +33,7 @@ from softfloat_llm.analysis.nonfinite import NonFinite, first_nonfinite
 from softfloat_llm.analysis.numbers import jsonable
 from softfloat_llm.analysis.partings import Divergence, first_divergence
 from softfloat_llm.analysis.sides import side_of
-from softfloat_llm.analysis.taps import forward_order, tap_of
+from softfloat_llm.analysis.taps import Tap, forward_order, tap_of
 from softfloat_llm.analysis.verdicts import Verdict
 from softfloat_llm.errors import RunError
 from softfloat_llm.numerics.exact import dot_exact
@@ -276,7 +276,14 @@ def rerun(run: Run, step: int, recipe: str | Recipe) -> Run:
 
 
 def _until(run: Run, position: int) -> dict[str, Array]:
-    return {name: array[: position + 1] for name, array in run.arrays.items()}
+    """The taps of the first positions; of scores and weights, over the keys of these positions."""
+    count = position + 1
+    return {name: _first(tap_of(name), array, count) for name, array in run.arrays.items()}
+
+
+def _first(tap: Tap, array: Array, count: int) -> Array:
+    is_over_keys = tap.is_over_keys and array.shape[-1] == len(array)
+    return array[:count, ..., :count] if is_over_keys else array[:count]
 
 
 def _kind(found: Verdict, candidates: Sequence[Candidate]) -> Kind:

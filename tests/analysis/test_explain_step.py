@@ -172,3 +172,11 @@ def test_json_is_plain_and_html_is_made(flip: Run) -> None:
     assert (body["what"], body["kind"], body["decider"]) == ("step", "error above the margin", "lm_head sum")
     assert story._repr_html_().startswith("<div>")
     assert len(story.text(verbose=True).splitlines()) > len(story.text().splitlines())
+
+
+def test_masked_scores_of_later_keys_are_nothing_that_is_not_finite() -> None:
+    """A step of a longer run: its rows of scores go on to keys that came later."""
+    reference = simulate("The cup is", recipe="f32", steps=4)
+    run = simulate("The cup is", recipe="bf16", teacher=reference)
+    for step in range(4):
+        assert explain_step(run, step, against=reference).nonfinite == ()
