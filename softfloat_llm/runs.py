@@ -286,6 +286,20 @@ def _losses(recipe: Recipe, weights: StoredWeights, trace: Trace) -> list[str]:
     return lines + [f"{site}: {lost}." for site, lost in trace.lost.items()]
 
 
+def model_of(run: Run, model: str | Path | Model | None = None, progress: Progress | None = None) -> Model:
+    """The model of a run, opened again. `model`: where its weights lie now, if not under the name that the run has.
+
+    Raises RunError where it has other weights.
+    """
+    opened = model if isinstance(model, Model) else open_model(run.model if model is None else model, progress)
+    if opened.weights.digest != run.model_digest:
+        raise RunError(
+            f"The run's model {run.model!r} has other weights now: they had sha256 {run.model_digest}, and have"
+            f" {opened.weights.digest}. Say where the right ones are (--model)."
+        )
+    return opened
+
+
 def _check_workers(workers: int) -> None:
     if not isinstance(workers, int) or workers < 1:
         raise RunError(f"workers is {workers!r}: at least 1 does the work.")

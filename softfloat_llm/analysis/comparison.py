@@ -65,6 +65,12 @@ class Comparison(Answer):
         return (self.logits or self.taps[-1]).format
 
     @property
+    def grid(self) -> Format:
+        """The coarser of `format` and that in which the run stores what products take: errors of sites are in it."""
+        stored = self.format if self.recipe is None else self.recipe.at("lm_head").storage
+        return min(self.format, stored, key=lambda fmt: fmt.precision)
+
+    @property
     def max_abs(self) -> float:
         """The largest |run - reference| of a logit (of any value, without logits), over the compared positions."""
         return self.logits.max_abs if self.logits else max(tap.max_abs for tap in self.taps)
@@ -85,13 +91,13 @@ class Comparison(Answer):
 
     @property
     def first_beyond(self) -> Difference | None:
-        """The first tap that is off by more than one ulp of the largest value of a position."""
-        return first_beyond(self.taps)
+        """The first tap that is off by over one ulp of `grid` at the largest value of a position."""
+        return first_beyond(self.taps, self.grid)
 
     @property
     def sites(self) -> tuple[SiteError, ...]:
         """The errors of each site over all layers, inherited and local."""
-        return site_errors(self.taps, self.local)
+        return site_errors(self.taps, self.local, self.grid)
 
     @property
     def is_identical(self) -> bool:
@@ -132,7 +138,7 @@ class Comparison(Answer):
             lines += [told.about_distributions(self.kl)] if self.kl and self.logits.count else []
             lines.append(told.about_logits(self.logits, self.last, has_steps=bool(self.steps)))
         lines += [told.about_sites(self.sites)] if self.local is not None else []
-        return [*lines, *told.about_parting(self.first_divergence, self.first_beyond, len(self.taps))]
+        return [*lines, *told.about_parting(self.first_divergence, self.first_beyond, self.grid, len(self.taps))]
 
     def remarks(self) -> list[tuple[str, str]]:
         return [("note", note) for note in self.notes]

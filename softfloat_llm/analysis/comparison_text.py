@@ -17,7 +17,6 @@ from softfloat_llm.analysis.site_errors import SiteError, most_local
 from softfloat_llm.analysis.verdicts import Choice, Verdict
 from softfloat_llm.analysis.wording import token_words
 from softfloat_llm.numerics.formats import Format
-from softfloat_llm.numerics.rounding import ulp
 
 SHOWN_STEPS, SHOWN_SITES, SHOWN_TIED, LISTED = 6, 8, 4, 6
 
@@ -114,25 +113,22 @@ def about_sites(sites: Sequence[SiteError]) -> str:
     found = most_local(sites)
     if found is None or found.local is None:
         return "Fed the reference's values, no site differs."
-    own = f"{about(found.local.max_row_ulp)} {found.format} ulp of the largest value of its position"
-    return (
-        f"Fed the reference's values, {found.local.tap} errs most: by {own};"
-        f" in the run {found.inherited.tap} is off by {about(found.inherited.max_row_ulp)}."
-    )
+    own = f"by {about(found.local_ulp)} {found.format} ulp of its row's largest value"
+    inherited = f"in the run {found.inherited.tap} is off by {about(found.inherited_ulp)}"
+    return f"Fed the reference's values, {found.local.tap} errs most, {own}; {inherited}."
 
 
-def about_parting(part: Divergence | None, beyond: Difference | None, taps: int) -> list[str]:
-    """Where the two first hold different values, and where one is first off by more than an ulp of its position."""
+def about_parting(part: Divergence | None, beyond: Difference | None, grid: Format, taps: int) -> list[str]:
+    """Where the two first hold different values, and where one is first off by over an ulp of `grid` in its row."""
     if part is None:
         return [f"All {taps} taps are identical."]
     values = f"{decimal(part.at.run, part.format)} against {decimal(part.at.reference, part.reference_format)}"
     why = f", rounded to {part.format}" if part.is_rounding else ""
     lines = [f"First different value: {part.tap.name}, {_place(part.at.index)}: {values}{why}."]
     if beyond is not None and beyond.tap != part.tap.name and beyond.max_row_ulp_at is not None:
-        apart = abs(beyond.max_row_ulp_at.run - beyond.max_row_ulp_at.reference)
-        grid = f"{about(beyond.max_row_ulp)} {beyond.format} ulp in {binade(beyond.row_top, beyond.format)}"
+        apart = distance(beyond.row_apart, beyond.row_top, grid)
         where = f"{beyond.tap}, {_place(beyond.max_row_ulp_at.index[:1])}"
-        lines.append(f"First off by over an ulp of its row's largest value: {where}, by {about(apart)} ({grid}).")
+        lines.append(f"First off by over an ulp of its row's largest value: {where}, by {apart}.")
     return lines
 
 
@@ -191,57 +187,53 @@ def codes_table(steps: Sequence[Verdict], fmt: Format, reference_fmt: Format, wh
     return Table((what, "reference's logit", "run's logit"), rows, right=(0,))
 
 
-_UNIT = "in ulp of the row"
-_ROW = "ulp of the row: at the largest value of the same position; near a 0 an error of any size is many ulps."
+_ROW = "at the largest value of the same position: near a 0 an error of any size is many ulps"
 
 
 def sites_table(sites: Sequence[SiteError], *, verbose: bool = False) -> Table:
     """A row for each site, its worst layer and position; those that add most (or differ most) where they are many."""
     is_local = any(site.local is not None for site in sites)
     chosen = list(sites) if verbose else _leading(sites, is_local=is_local)
+    unit = f"in {sites[0].format} ulp" if sites else ""
+    header: tuple[str, ...] = ("site", "differing", "error", unit, "at")
     rows: list[tuple[str, ...]]
     if is_local:
-        header: tuple[str, ...] = ("site", "error in the run", _UNIT, "at", "made at the site", _UNIT, "at")
-        rows = [(site.site, *_worst(site.inherited), *_local(site.local)) for site in chosen]
+        header = ("site", "error in the run", unit, "at", "made at the site", unit, "at")
+        rows = [(s.site, *_worst(s.inherited, s.inherited_ulp), *_local(s)) for s in chosen]
     else:
-        header = ("site", "differing", "error", _UNIT, "at")
-        rows = [(site.site, f"{site.differing:,} of {site.values:,}", *_worst(site.inherited)) for site in chosen]
+        rows = [(s.site, f"{s.differing:,} of {s.values:,}", *_worst(s.inherited, s.inherited_ulp)) for s in chosen]
     hidden = len(sites) - len(chosen)
     left = f"\n({hidden} further site{' errs' if hidden == 1 else 's err'} less: -v)" if hidden else ""
-    return Table(header, tuple(rows), right=(1, 2, 4, 5) if is_local else (1, 2, 3), note=_ROW + left)
+    right = (1, 2, 4, 5) if is_local else (1, 2, 3)
+    return Table(header, tuple(rows), right=right, note=f"Ulps are {_ROW}.{left}")
 
 
 def _leading(sites: Sequence[SiteError], *, is_local: bool) -> list[SiteError]:
     """The sites with the largest errors, in the order of the forward pass."""
-
-    def size(site: SiteError) -> float:
-        found = site.local if is_local else site.inherited
-        return 0.0 if found is None else found.max_row_ulp
-
-    chosen = sorted(sites, key=size, reverse=True)[:SHOWN_SITES]
+    chosen = sorted(sites, key=lambda site: -(site.local_ulp if is_local else site.inherited_ulp))[:SHOWN_SITES]
     return [site for site in sites if site in chosen]
 
 
-def _worst(found: Difference) -> tuple[str, str, str]:
+def _worst(found: Difference, row_ulp: float) -> tuple[str, str, str]:
     at = found.max_row_ulp_at
     if at is None:
         return "0", "0", ""
-    apart = float(ulp(found.row_top, found.format)) * found.max_row_ulp
     layer = found.tap.split(".")[1] if found.tap.startswith("layers.") else ""
     place = [*([f"layer {layer}"] if layer else []), *([f"position {at.index[0]}"] if at.index else [])]
-    return about(apart), f"{about(found.max_row_ulp)} {found.format}", ", ".join(place)
+    return about(found.row_apart), about(row_ulp), ", ".join(place)
 
 
-def _local(found: Difference | None) -> tuple[str, str, str]:
-    return ("", "", "not fed") if found is None else _worst(found)
+def _local(site: SiteError) -> tuple[str, str, str]:
+    return ("", "", "not fed") if site.local is None else _worst(site.local, site.local_ulp)
 
 
-TAP_HEADER = ("tap", "format", "differing", "max abs", "max ulp", "ulp of the row", "steps")
-LOCAL_HEADER = ("tap", "format", "differing", "max abs", "ulp of the row", "local max abs", "local ulp of the row")
+TAP_HEADER = ("tap", "format", "differing", "max abs", "max ulp", "row ulp", "steps")
+LOCAL_HEADER = ("tap", "format", "differing", "max abs", "row ulp", "local max abs", "local row ulp")
 TAP_NOTE = f"""differing: elements whose bits are not the reference's. max abs: the largest |run - reference|.
-max ulp: the same in ulps of the format, each at the reference's own value. {_ROW}
+max ulp: the same in ulps of the format, each at the reference's own value. row ulp: {_ROW}.
 steps: values of the format from the run's value to the reference's (rounded to it); 0 where that rounding is all."""
-LOCAL_NOTE = f"""differing, max abs: as the run has it. local: what the site makes of the reference's values. {_ROW}"""
+LOCAL_NOTE = f"""differing, max abs: as the run has it. local: what the site makes of the reference's values.
+row ulp: {_ROW}."""
 
 
 def taps_table(taps: Sequence[Difference], local: Sequence[Difference] | None = None) -> Table:

@@ -64,6 +64,16 @@ class Difference:
         return math.prod(self.shape)
 
     @property
+    def row_apart(self) -> float:
+        """|run - reference| of the element that `max_row_ulp` is of."""
+        return self.max_row_ulp * float(ulp(self.row_top, self.format)) if self.count else 0.0
+
+    def row_ulps(self, fmt: Format) -> float:
+        """`max_row_ulp` in ulps of another format."""
+        unit = float(ulp(self.row_top, self.format)) / float(ulp(self.row_top, fmt))
+        return self.max_row_ulp * unit
+
+    @property
     def is_rounding(self) -> bool:
         """True where each value of the run is the reference's, rounded to the run's format."""
         return self.max_steps == 0 and self.format != self.reference_format

@@ -39,6 +39,6 @@ def first_divergence(taps: Sequence[Difference]) -> Divergence | None:
     return None
 
 
-def first_beyond(taps: Sequence[Difference]) -> Difference | None:
-    """The first tap, in that order, of which a value is off by more than one ulp of the largest of its position."""
-    return next((tap for tap in taps if tap.max_row_ulp > 1), None)
+def first_beyond(taps: Sequence[Difference], fmt: Format) -> Difference | None:
+    """The first tap, in that order, of which a value is off by over one ulp of `fmt` at the largest of its position."""
+    return next((tap for tap in taps if tap.row_ulps(fmt) > 1), None)

@@ -19,10 +19,10 @@ from softfloat_llm.analysis.names import named
 from softfloat_llm.analysis.numbers import about
 from softfloat_llm.analysis.verdicts import Choice, choice
 from softfloat_llm.errors import NonFiniteError, RunError
-from softfloat_llm.io.checkpoint import Model, open_model
+from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.numerics.formats import Float64Array, Format
 from softfloat_llm.recipe import Recipe
-from softfloat_llm.runs import simulate
+from softfloat_llm.runs import model_of, simulate
 
 if TYPE_CHECKING:
     from softfloat_llm.runs import Run
@@ -143,12 +143,7 @@ def question(
         raise RunError(
             f"There is no step {step}: the run was fed its prompt and {have} tokens, so 0 to {have} are there."
         )
-    opened = model if isinstance(model, Model) else open_model(run.model if model is None else model)
-    if opened.weights.digest != run.model_digest:
-        raise RunError(
-            f"The run's model {run.model!r} has other weights now: they had sha256 {run.model_digest}, and have"
-            f" {opened.weights.digest}. Say where the right ones are."
-        )
+    opened = model_of(run, model)
     return Question(opened, named(run, opened), step, workers, before)
 
 

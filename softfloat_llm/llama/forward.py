@@ -33,6 +33,10 @@ from softfloat_llm.trace import Event, Trace
 LAYER = "model.layers.%d."
 Step = Callable[[int, int], None]
 """Called with (layers done, layers in all)."""
+Instead = Callable[[str, int, Array, Format], Array]
+"""Called with a tap's name (SITE.sum for a residual sum before it is stored), how many rows earlier passes put into it,
+what the site gave, and the format of that; gives what is passed on in its place: values of the same shape, which the
+next site rounds to its storage. What is passed to the cache must have its format."""
 
 
 def forward(
@@ -44,11 +48,13 @@ def forward(
     *,
     crew: Crew = ALONE,
     step: Step | None = None,
+    instead: Instead | None = None,
 ) -> Array:
     """Logits for every position. tokens (T,) or (B, T); the result (T, V) or (B, T, V) in the format of `lm_head`.
 
     `cache` holds the positions before these and is extended by these. What lies at the left of a row as padding (see
-    `KVCache.padding`) is skipped: its logits mean nothing, and no other row or position is touched by it.
+    `KVCache.padding`) is skipped: its logits mean nothing, and no other row or position is touched by it. `instead`
+    puts other values in the place of what a site gave, which the trace still keeps.
     **Rounds:** where and as the recipe says. A site that rounds stochastically has random words of its own in each
     layer and pass; those of one pass are not those of the same tokens in two.
     **Raises** TokenError for ids out of range, RecipeError where two sites' formats do not fit together.
@@ -62,7 +68,7 @@ def forward(
     cache.check_fit(len(ids), recipe)
     cache.make_room(ids.shape[1])
     here = Scope(recipe, str(cache.length))
-    run = _Pass(store, here, cache, _Recorder(recipe, trace or Trace(()), cache), crew)
+    run = _Pass(store, here, cache, _Recorder(recipe, trace or Trace(()), cache, instead), crew)
     at, see = here.at, run.see
     places = np.maximum(np.arange(cache.length, cache.length + ids.shape[1]) - cache.padding[:, None], 0)  # (B, T)
     x = Stream(see("embed", blocks.embedding(store[EMBEDDING][ids.reshape(-1)], at("embed"))))  # (B*T, D)
@@ -135,8 +141,11 @@ class _Pass(NamedTuple):
     def add(self, site: str, x: Stream, h: Array) -> Stream:
         """The stream plus h, both (B*T, D)."""
         spec = self.recipe.at(site)
-        last_sum = blocks.unrounded_residual(x.stored, h, spec) if _is_unrounded_wanted(self.recipe) else None
-        return Stream(self.see(site, blocks.residual(x.stored, h, spec)), last_sum)
+        given = self.see(site, blocks.residual(x.stored, h, spec))
+        if not _is_unrounded_wanted(self.recipe):
+            return Stream(given)
+        last_sum = blocks.unrounded_residual(x.stored, h, spec)
+        return Stream(given, self.see.passed_on(site, last_sum, spec.compute, stage="sum"))
 
 
 def _is_unrounded_wanted(recipe: Scope) -> bool:
@@ -202,20 +211,32 @@ class _Recorder:
 
     layer: int | None = None
 
-    def __init__(self, recipe: Recipe, trace: Trace, cache: KVCache) -> None:
-        self.recipe, self.trace, self.batch = recipe, trace, cache.batch
+    def __init__(self, recipe: Recipe, trace: Trace, cache: KVCache, instead: Instead | None = None) -> None:
+        self.recipe, self.trace, self.batch, self.instead = recipe, trace, cache.batch, instead
         self.first = cache.length * cache.batch  # how many rows earlier passes have put into a tap
         self.first_of_row = np.maximum(cache.length - cache.padding, 0)  # the same where each sequence has its own
 
     def __call__(self, site: str, taps: Taps, row: int | None = None) -> Array:
-        prefix = site if self.layer is None else f"layers.{self.layer}.{site}"
-        name = prefix if row is None or self.batch == 1 else f"rows.{row}.{prefix}"
-        spec = self.recipe.at(site)
+        name, spec = self._name(site, row), self.recipe.at(site)
         self.trace.count(site, taps.lost)
         for stage in _stages(taps, spec):
             self.trace.keep(f"{name}.{stage.name}", stage.values, stage.format, fill=stage.fill)
-        self._watch(name, taps, spec, self.first if row is None else int(self.first_of_row[row]))
-        return taps.out
+        self._watch(name, taps, spec, self._first(row))
+        return self.passed_on(site, taps.out, _given_format(spec), row)
+
+    def passed_on(self, site: str, given: Array, fmt: Format, row: int | None = None, *, stage: str = "out") -> Array:
+        """What the sites after this one take: what it gave, or what stands in its place."""
+        if self.instead is None:
+            return given
+        return self.instead(f"{self._name(site, row)}.{stage}", self._first(row), given, fmt)
+
+    def _name(self, site: str, row: int | None) -> str:
+        prefix = site if self.layer is None else f"layers.{self.layer}.{site}"
+        return prefix if row is None or self.batch == 1 else f"rows.{row}.{prefix}"
+
+    def _first(self, row: int | None) -> int:
+        """How many rows earlier passes have put into a tap."""
+        return self.first if row is None else int(self.first_of_row[row])
 
     def _watch(self, name: str, taps: Taps, spec: SiteSpec, first: int) -> None:
         """One event a site, where its sum or its output is not finite although what it took is.
