@@ -29,7 +29,6 @@ GGML, LLAMA_CPP, MLX, TORCH = (
 )
 KINDS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 LLAMA_CPP_RECIPES = {"f16": "llama.cpp-f16-cpu-avx512", "bf16": "llama.cpp-bf16-cpu-avx512bf16"}
-SIZE = 64
 
 
 def assert_bits(got, wanted):
@@ -42,12 +41,12 @@ def values_of(kind, name):
     return MLX[f"{kind}.{name}"].view(KINDS[kind])
 
 
-def rotated(x, positions, theta, recipe):
+def rotated(x, positions, theta, recipe, **scaling):
     """x (T, H, C), rotated by its positions."""
-    recipe = recipe_of(recipe)
-    config = config_from_dict(config_dict(head_dim=SIZE, rope_theta=theta))
+    recipe, size = recipe_of(recipe), x.shape[-1]
+    config = config_from_dict(config_dict(head_dim=size, rope_theta=theta, rope_scaling=scaling or None))
     table = rope_table(positions, config, recipe.at("rope.table")).out
-    return attention.rotate(x, table[:, : SIZE // 2], table[:, SIZE // 2 :], recipe.at("attn.rope")).out
+    return attention.rotate(x, table[:, : size // 2], table[:, size // 2 :], recipe.at("attn.rope")).out
 
 
 def attended(q, k, v, recipe):
@@ -79,6 +78,16 @@ def test_ggmls_norm_sums_float32_squares_in_float64_and_divides_there():
 def test_ggmls_rotation_iterates_the_angle_and_fuses_one_product(theta):
     got = rotated(GGML["rope.x"], GGML["rope.positions"], float(theta), LLAMA_CPP_RECIPES["f16"])
     assert_bits(got, GGML[f"rope.{float(theta):g}.y"])
+
+
+@pytest.mark.parametrize("scaling", [
+    {"rope_type": "linear", "factor": 3.0},
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+     "original_max_position_embeddings": 8192},
+], ids=lambda scaling: scaling["rope_type"])  # fmt: skip
+def test_ggml_scales_the_angle_where_transformers_scales_the_frequency(scaling):
+    got = rotated(GGML["scaled.x"], GGML["scaled.positions"], 500000.0, LLAMA_CPP_RECIPES["f16"], **scaling)
+    assert_bits(got, GGML[f"scaled.{scaling['rope_type']}.y"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,7 +198,7 @@ def test_mlxs_norm_rounds_before_the_weight(kind):
 @pytest.mark.parametrize("pairs", ["half-split", "interleaved"])
 def test_mlxs_rotation_has_frequencies_by_exp_and_rounds_three_times(kind, theta, pairs):
     positions = MLX["positions"]
-    x = np.broadcast_to(values_of(kind, "rope.x"), (len(positions), 1, SIZE))
+    x = np.broadcast_to(values_of(kind, "rope.x"), (len(positions), 1, 64))
     got = rotated(x, positions, theta, f"mlx-{kind}-cpu,attn.rope.pairs={pairs}")
     assert_bits(got[:, 0], values_of(kind, f"rope.{theta:g}.{pairs}.y"))
 

@@ -5,7 +5,7 @@ cosf and sinf up to 0.56. The steps here are float64 additions, multiplications 
 Inputs are float32 values in float64 arrays, the results too.
 
 **Source:** glibc 2.36, sysdeps/ieee754/flt-32/{e_expf,s_sinf,s_cosf}.c, in the x86-64 form with fused multiply-adds.
-Equal to it on every float32 (tests/numerics/test_glibc.py has a sample, and how the whole was run).
+Equal to it where it was tried (tests/numerics/test_glibc.py has a sample, and says what the whole was).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """expf, cosf and sinf of the GNU C library: against the library itself where there is one, and against exact values.
 
-Every one of the 2^32 float32 was compared once with glibc 2.36 on x86-64 (a processor with FMA): no bit differed.
+Compared once with glibc 2.36 on x86-64 (a processor with FMA): every seventh of the 2^32 float32, and the same steps
+written in C on every one of them; no bit differed.
 """
 
 from __future__ import annotations

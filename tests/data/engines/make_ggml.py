@@ -78,10 +78,18 @@ class Ggml:
         made = self.base.ggml_mul_mat(self.context, self.tensor(weight), self.tensor(x))
         return self.run(made, (*x.shape[:-1], weight.shape[-2]))
 
-    def rope(self, x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
-        """x (T, H, C), pairs of neighbours."""
-        rest = [c_float(v) for v in (theta, 1.0, 0.0, 1.0, 32.0, 1.0)]
-        made = self.base.ggml_rope_ext(self.context, self.tensor(x), self.integers(positions), None,
+    def rope(
+        self,
+        x: np.ndarray,
+        positions: np.ndarray,
+        theta: float,
+        scale: float = 1.0,
+        divisors: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """x (T, H, C), pairs of neighbours; angles times scale, and over the divisors (C/2,) of each pair."""
+        rest = [c_float(v) for v in (theta, scale, 0.0, 1.0, 32.0, 1.0)]
+        factors = None if divisors is None else self.tensor(divisors)
+        made = self.base.ggml_rope_ext(self.context, self.tensor(x), self.integers(positions), factors,
                                        c_int(x.shape[-1]), c_int(0), c_int(8192), *rest)  # fmt: skip
         return self.run(made, x.shape)
 
@@ -165,6 +173,31 @@ def soft_maxima(ggml: Ggml, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"softmax.x": x, "softmax.seen": np.arange(200, 205), "softmax.y": ggml.soft_max(x, mask, 0.125)}
 
 
+def scaled_rotations(ggml: Ggml, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Linear scaling by 3, and llama3's of Llama 3.1 (factor 8, 1 to 4, 8192), whose divisors stand in a GGUF file."""
+    positions, x = np.array([0, 1, 17, 500, 4095]), drawn(rng, 5, 1, 128)
+    divisors = llama3_divisors(128)
+    made = {"linear": ggml.rope(x, positions, 500000.0, scale=float(np.float32(1) / np.float32(3)))}
+    made["llama3"] = ggml.rope(x, positions, 500000.0, divisors=divisors)
+    found = {f"scaled.{name}.y": y for name, y in made.items()}
+    return {"scaled.x": x, "scaled.positions": positions, "scaled.divisors": divisors, **found}
+
+
+def llama3_divisors(size: int) -> np.ndarray:
+    """As llama.cpp's conversion/llama.py makes them with float32 tensors, where 1 over one is rounded by itself."""
+    one, theta, factor, low, high, length = np.float32(1), 500000.0, 8.0, 1.0, 4.0, 8192
+    frequencies = one / np.array(
+        [np.float32(theta ** float(np.float32(i / size))) for i in range(0, size, 2)], np.float32
+    )
+    divisors = []
+    for frequency in frequencies:
+        wavelength = (one / frequency) * np.float32(2 * np.pi)
+        smooth = ((one / wavelength) * np.float32(length) - np.float32(low)) / np.float32(high - low)
+        blended = one / ((one - smooth) / np.float32(factor) + smooth)
+        divisors.append(one if wavelength < length / high else factor if wavelength > length / low else blended)
+    return np.array(divisors, np.float32)
+
+
 def main(folder: Path, out: Path) -> None:
     ggml, rng = Ggml(folder), np.random.default_rng(20)
     found = {"version": np.array(ggml.version)}
@@ -172,6 +205,7 @@ def main(folder: Path, out: Path) -> None:
         found |= part(ggml, rng)
     for kind in ("f16", "bf16"):
         found |= products(ggml, rng, kind)
+    found |= scaled_rotations(ggml, rng)
     np.savez_compressed(out, **found)
 
 
