@@ -128,6 +128,13 @@ class Candidate:
         """The word of a key, or what stands there where the candidate does not say it."""
         return dict(self.words).get(key, USUAL.get(key, "-"))
 
+    @property
+    def oddness(self) -> int:
+        """How many of its words are not what one would expect first: 0 for the plainest."""
+        words = dict(self.words)
+        odd = sum(word != USUAL[key] for key, word in words.items() if key in USUAL and key != "order")
+        return odd + (words.get("output") != words.get("storage")) + (words.get("order", "seq") != "seq")
+
     def to_dict(self) -> dict[str, str]:
         return dict(self.words)
 

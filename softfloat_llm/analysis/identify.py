@@ -66,7 +66,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Identification(Answer):
-    """What reproduces an output: the candidates that fit everywhere, in the order of the grid; else the nearest.
+    """What reproduces an output: the candidates that fit everywhere, the plainest first; else the nearest.
 
     `shapes`: of the arrays by name. `tried`: how many candidates there were. `checked` of `elements` of the output were
     compared for those that fit.
@@ -188,7 +188,8 @@ class Search:
             again = self.fits(left, work)
             left = [fit.candidate for fit in again if fit.is_whole]
             found = again if left else found
-        whole = tuple(with_recipes(fit, self.operation) for fit in found if fit.is_whole) if left else ()
+        fitting = sorted((fit for fit in found if fit.is_whole), key=lambda fit: fit.candidate.oddness) if left else ()
+        whole = tuple(with_recipes(fit, self.operation) for fit in fitting)
         ranked = sorted((fit for fit in found if not fit.is_whole), key=lambda fit: -fit.equal)
         nearest = () if whole else self.fits([fit.candidate for fit in ranked[:NEAREST]], 8 * SAMPLE)
         return Identification(

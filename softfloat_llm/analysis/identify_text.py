@@ -38,7 +38,8 @@ def sentences(found: Identification) -> list[str]:
         best = found.nearest[0]
         share = f"{about(100 * best.equal / best.checked)} % ({best.equal} of {best.checked})"
         return [*lines, f"The nearest gives {share}: {best.candidate}.", *_about_miss(best)]
-    all_of = f"all {counted(found.elements, 'element')}" if found.checked == found.elements else checked
+    every = "the one element" if found.elements == 1 else f"all {found.elements} elements"
+    all_of = every if found.checked == found.elements else checked
     gives = "gives" if len(found.fits) == 1 else "give"
     lines.append(f"{len(found.fits)} of {counted(found.tried, 'candidate')} {gives} {all_of} bit for bit.")
     settled = {key: word for key, word in found.settled.items() if word != _SILENT.get(key)}

@@ -134,8 +134,23 @@ def step(
             model = "tiny" if reference is None else reference.model
             given = passes.arguments(prompt, progress, model=model) | {"steps": number + 1, "taps": NEEDED_TAPS}
             story = _of_words(run, number, reference, against, given)
-    again = f"softfloat-llm explain step {quoted(run)} {number} --against f16"
-    return _told(story, output, story.missing or again)
+    made = "" if saved is not None else _as_words(run, prompt, passes)
+    return _told(story, output, story.missing or _further(story, made or quoted(run), number, against))
+
+
+def _as_words(recipe: str, prompt: str | None, passes: PassFlags) -> str:
+    """A prompt and flags in place of a saved run, as bisect and margins take them."""
+    told = [] if prompt is None else [quoted(prompt)]
+    return " ".join([*told, f"--recipe {quoted(recipe)}", *passes.words()])
+
+
+def _further(story: StepStory, run: str, number: int, against: str) -> str:
+    """Which site turned the token over, where one did; else by how much the others were chosen."""
+    if not story.verdict.is_flip:
+        steps = f" --steps {number + 1}" if "--recipe" in run else ""
+        return f"softfloat-llm margins {run}{steps}"
+    reference = "" if against == "f32" or _saved(against) is not None else f" --against {quoted(against)}"
+    return f"softfloat-llm bisect {run} --step {number} --fast{reference}"
 
 
 def _saved(word: str) -> Run | None:

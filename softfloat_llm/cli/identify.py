@@ -13,6 +13,7 @@ from softfloat_llm.analysis.answers import Answer
 from softfloat_llm.analysis.grids import USUAL
 from softfloat_llm.analysis.identify import Identification
 from softfloat_llm.analysis.identify import identify as identify_operation
+from softfloat_llm.analysis.identify_facts import is_held
 from softfloat_llm.analysis.identify_format import Pairs, identify_format
 from softfloat_llm.analysis.identify_logits import identify_logits
 from softfloat_llm.analysis.identify_tensor import identify_tensor
@@ -23,9 +24,10 @@ from softfloat_llm.cli.simulate import answer_of
 from softfloat_llm.errors import ArrayError, nearest
 from softfloat_llm.io.arrays import KINDS, read_array, read_arrays
 from softfloat_llm.io.progress import Progress
-from softfloat_llm.numerics.formats import Array
+from softfloat_llm.numerics.formats import Array, f32
 from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.operations import OPERATIONS, TABLE
+from softfloat_llm.sites import SITES
 
 WHATS = (*OPERATIONS, "logits", "round", "format", "tensor")
 
@@ -111,7 +113,10 @@ def _is_file(word: str) -> bool:
 
 
 def _values(text: str) -> Array:
-    """An array: of a file (`@FILE`), or float64 numbers with commas between, rows with `;`."""
+    """An array: of a file (`@FILE`), or numbers with commas between, rows with `;`.
+
+    Decimals that float32 does not hold are taken for the float32 that is printed so.
+    """
     if text.startswith("@"):
         return read_array(text[1:])
     rows = [[number.value for number in numbers_of([row])] for row in text.strip("; ").split(";")]
@@ -119,7 +124,8 @@ def _values(text: str) -> Array:
         raise ArrayError(f"{text!r}: its rows have {', '.join(str(len(row)) for row in rows)} numbers.")
     objects = np.array(rows, dtype=object)
     exact = np.asarray(round_to(objects, "f64"))
-    return exact if len(rows) > 1 else exact[0]
+    values = exact if is_held(exact, f32) else np.asarray(round_to(objects, "f32"))
+    return values if len(rows) > 1 else values[0]
 
 
 def _one_array(words: Sequence[str]) -> Array:
@@ -179,8 +185,11 @@ def _then(found: Answer) -> str:
     """The same precision in a whole model."""
     if not isinstance(found, Identification) or not found.fits:
         return ""
-    words = {k: w for k, w in found.fits[0].candidate.words if k not in ("eps", "takes") and w != USUAL.get(k)}
+    first = dict(found.fits[0].candidate.words)
     site = OPERATIONS[found.operation].site
+    usual = USUAL | {"order": "seq", "output": first["storage"], "acc": "f32", "takes": "stored"}
+    usual |= {key: option.default for key, option in (SITES[site].options.items() if site else ())}
+    words = {k: w for k, w in first.items() if k != "eps" and w != usual.get(k)}
     if site in (None, "lm_head"):
         flags = [f"--{key} {quoted(word)}" for key, word in words.items() if key in _FLAGS]
         rest = [f"--at {quoted(f'matmul.{key}={word}')}" for key, word in words.items() if key not in _FLAGS]

@@ -383,6 +383,15 @@ def test_every_operation_cuts_to_rows_that_give_what_the_whole_gives():
         assert part.size <= whole.size
 
 
+def test_the_plainest_fit_comes_first():
+    found = identify("dot", {"a": np.array([256.0, 1, 1]), "b": np.ones(3), "out": np.array([256.0])})
+    first = dict(found.fits[0].candidate.words)
+    assert (first["storage"], first["acc"], first["order"], first["output"]) == ("bf16", "bf16", "seq", "bf16")
+    odd = [fit.candidate.oddness for fit in found.fits]
+    assert odd == sorted(odd)
+    assert odd[0] == 0
+
+
 def test_the_answer_is_short_and_its_json_plain():
     found = identify("dot", INPUTS["dot"] | {"out": outputs("dot")[0]})
     assert len(str(found).splitlines()) < 25

@@ -185,6 +185,13 @@ def test_a_file_of_arrays_is_read_whatever_its_kind(
     assert named.out == told[0].out
 
 
+def test_decimals_that_are_typed_are_the_float32_that_prints_so(console: Console) -> None:
+    given = ["x=0.1,0.7,1.3", "out=2.1", "--at", "storage=f32", "--at", "output=f32"]
+    told = json.loads(console("identify", "sum", *given, "--json").out)
+    assert {fit["words"]["acc"] for fit in told["fits"]} >= {"f32"}
+    assert told["notes"] == []
+
+
 def test_rows_of_a_file_are_terms(
     console: Console, arrays: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
