@@ -90,6 +90,7 @@ _NORM: dict[str, Option] = {
         },
     ),
 }
+_HEAD_NORM = {key: option for key, option in _NORM.items() if key != "takes"}
 _EXP: dict[str, Option] = {
     "exp": Words(
         "which exponential",
@@ -219,7 +220,7 @@ _ROPE_TABLE: dict[str, Option] = {
         {
             "correct": "correctly rounded",
             "glibc": "those of the GNU C library",
-            "mkl": "cos and sin of MKL at high accuracy, which are PyTorch's on x86",
+            "torch-x86": "PyTorch's float32 cos and sin on x86 up to 10000, correctly rounded beyond",
             "mlx": "MLX's polynomials on a CPU",
         },
     ),
@@ -250,6 +251,8 @@ SITES: dict[str, Site] = {
         Site("attn.q_proj", "queries: x Wq^T", SUM_KEYS, _WEIGHTS),
         Site("attn.k_proj", "keys: x Wk^T", SUM_KEYS, _WEIGHTS),
         Site("attn.v_proj", "values: x Wv^T", SUM_KEYS, _WEIGHTS),
+        Site("norm.q", "RMSNorm of each head of the queries (Qwen3)", _REDUCTION, _HEAD_NORM),
+        Site("norm.k", "RMSNorm of each head of the keys (Qwen3)", _REDUCTION, _HEAD_NORM),
         Site("rope.table", "cos and sin of position times frequency", (*_ELEMENTWISE, "compute"), _ROPE_TABLE),
         Site("attn.rope", "rotation of q and k by the table", _ELEMENTWISE, _ROPE),
         Site("kv.k", "keys as the cache stores them", ("storage",), _CACHED),
@@ -279,6 +282,9 @@ LOGITS = "lm_head.out"
 
 TAPPED = tuple(name for name, site in SITES.items() if site.keys)
 """The sites that have taps: all that store something (attn.mask only where its value is not `hidden`)."""
+
+OF_SOME_MODELS = ("norm.q", "norm.k")
+"""Sites that only some models pass: those that normalise queries and keys."""
 
 LINEAR = (*(name for name in SITES if name.endswith("_proj")), "lm_head")
 MATMUL = (*LINEAR, "attn.scores", "attn.pv")

@@ -41,7 +41,7 @@ SIDEWAYS = {
 NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "stochastic", "rounding", "ops", "enclosures", "approximations", "special_values", "functions",
-    "glibc", "mkl", "mlx", "engine_functions", "trees", "adders", "mkl_orders", "orders", "precision", "fused",
+    "glibc", "torch_functions", "mlx", "engine_functions", "trees", "adders", "mkl_orders", "orders", "precision", "fused",
     "operands", "accumulate", "partials", "scaled", "tiles", "steps", "exact_products", "compiled", "kernels", "crew",
     "reduce",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 from softfloat_llm.errors import ConfigError
 from softfloat_llm.llama.config import Config, RopeScaling
 from softfloat_llm.llama.taps import Taps
-from softfloat_llm.numerics import functions, glibc, mkl, ops
+from softfloat_llm.numerics import functions, glibc, ops, torch_functions
 from softfloat_llm.numerics.engine_functions import mlx_cos, mlx_exp, mlx_sin
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
@@ -46,7 +46,7 @@ def _function(name: str, x: Float64Array, spec: SiteSpec) -> Float64Array:
 
 _LIBRARIES: dict[str, dict[str, Callable[[Float64Array], Float64Array]]] = {
     "glibc": {"cos": glibc.cos, "sin": glibc.sin, "exp": glibc.exp},
-    "mkl": {"cos": mkl.cos, "sin": mkl.sin},
+    "torch-x86": {"cos": torch_functions.cos, "sin": torch_functions.sin},
     "mlx": {"cos": mlx_cos, "sin": mlx_sin, "exp": mlx_exp},
 }
 
