@@ -6,10 +6,12 @@ from softfloat_llm.errors import RecipeError
 from softfloat_llm.llama.taps import as_scaled, stored
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.formats import Array, format_of
+from softfloat_llm.numerics.mapped import give_back
 from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
 
+_RELEASED = 1 << 30  # bytes: the layers of a larger checkpoint are given back to the system once they are done with
 _KEPT = 1 << 29  # bytes of rounded weights that are kept between passes; the others are rounded again each time
 
 
@@ -25,6 +27,7 @@ class StoredWeights:
         self.lost: dict[str, Counts] = {}
         self._rounded: dict[tuple[str, str, str], Array] = {}
         self._bytes = 0
+        self._is_large = sum(tensor.nbytes for tensor in weights.values()) > _RELEASED
 
     def __getitem__(self, name: str) -> Array:
         return self.weights[name]
@@ -36,6 +39,13 @@ class StoredWeights:
                 f"These weights are stored as the recipe {self.recipe.name} asks, not {recipe.name}: make"
                 " StoredWeights of the recipe of the pass."
             )
+
+    def release(self, prefix: str) -> None:
+        """Give back the memory of the mapped tensors whose names begin so, of a large checkpoint."""
+        if self._is_large:
+            for name, tensor in self.weights.items():
+                if name.startswith(prefix):
+                    give_back(tensor)
 
     def linear(self, site: str, name: str) -> tuple[Array, Array | None]:
         """The weight (N, K) and bias (N,) or None of a linear layer, in the site's storage."""

@@ -12,17 +12,17 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, Self
 
 import numpy as np
 
 from softfloat_llm.errors import SoftfloatError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.formats import Array, Float64Array
+from softfloat_llm.numerics.mapped import Mapped, place_in_file
 from softfloat_llm.numerics.precision import Precision
 
 LEAST = 1 << 20
@@ -30,21 +30,6 @@ LEAST = 1 << 20
 MOST = 1 << 30
 """Bytes of weights that lie in no file (rounded ones) which a crew lays out for its processes."""
 _SHARED_MEMORY = Path("/dev/shm")
-
-
-class Mapped(NamedTuple):
-    """Where an array lies in a file, so that another process can map it."""
-
-    path: str
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def open(self) -> Array:
-        """The array, read-only."""
-        whole = np.memmap(self.path, np.uint8, "r")
-        return np.ndarray(self.shape, self.dtype, whole, self.offset, self.strides)
 
 
 class Crew:
@@ -128,22 +113,6 @@ class Crew:
 
 ALONE = Crew()
 """One process, NumPy's steps."""
-
-
-def place_in_file(array: Array) -> Mapped | None:
-    """Where an array lies in a file that is mapped for reading; None where it does not."""
-    for root in _roots(array):
-        if isinstance(root, np.memmap) and root.mode == "r" and root.filename is not None:
-            offset = root.offset + array.ctypes.data - root.ctypes.data
-            return Mapped(os.fspath(root.filename), offset, array.shape, array.strides, array.dtype)
-    return None
-
-
-def _roots(array: Array) -> Iterator[Any]:
-    root: Any = array
-    while root is not None:
-        yield root
-        root = getattr(root, "base", None)
 
 
 class _Worker:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from softfloat_llm.errors import FormatError, PrecisionError, SoftfloatError
 from softfloat_llm.numerics import kernels
-from softfloat_llm.numerics.crew import ALONE, Crew, place_in_file
+from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import round_to
 
@@ -47,19 +46,6 @@ def test_fewer_columns_than_workers_are_no_trouble(three):
     for n in (1, 2):
         a, b = operands("f16", n=n)
         assert three.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
-
-
-def test_weights_are_mapped_in_the_file_where_they_lie(tmp_path):
-    written = np.arange(1000, dtype=np.float32)
-    written.tofile(tmp_path / "weights")
-    mapped = np.asarray(np.memmap(tmp_path / "weights", np.uint8, "r"))[40:3240].view(np.float32).reshape(20, 40).T
-    place = place_in_file(mapped)
-    assert place is not None
-    assert Path(place.path) == tmp_path / "weights"
-    np.testing.assert_array_equal(place.open(), mapped)
-    assert place.open().strides == mapped.strides
-    assert place_in_file(written) is None
-    assert place_in_file(np.memmap(tmp_path / "weights", np.float32, "c")) is None  # its changes are its own
 
 
 def test_what_is_laid_out_for_others_is_removed_and_they_end():
