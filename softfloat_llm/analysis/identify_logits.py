@@ -27,7 +27,7 @@ from softfloat_llm.numerics.rounding import ulp
 
 SURE, LIKELY = 20.0, 7.0  # bits: one chance in a million, one in a hundred
 COARSEST, FINEST = 8, -40  # powers of two that are tried as a grid
-MOST_VALUES = 4096  # of an array, evenly spaced
+MOST_VALUES = 1024  # of an array, evenly spaced
 _DECIMAL = re.compile(r"[+-]?\d*\.?(?P<places>\d*)", re.ASCII)
 
 

@@ -51,11 +51,11 @@ INPUTS = {
     },
 }  # fmt: skip
 STEP = {
-    "sum f32": 3, "dot f16": 5, "matmul e4m3": 11, "matmul": 7, "linear": 7, "norm": 23, "norm with a residual": 61,
-    "softmax": 7, "rope with a table": 17,
+    "sum f32": 5, "dot": 2, "dot f16": 7, "matmul e4m3": 17, "matmul": 11, "linear": 11, "norm": 37,
+    "norm with a residual": 97, "softmax": 11, "rope with a table": 31,
 }  # fmt: skip
 """Of a large grid every so many-th candidate; of the others every one."""
-OUTPUTS = 12  # of a case: so many different ones, evenly chosen, are identified
+OUTPUTS = 8  # of a case: so many different ones, evenly chosen, are identified
 
 
 @cache
@@ -183,7 +183,8 @@ def test_chains_of_vdpbf16ps_are_recognised(ending, order):
 def test_flushing_is_recognised_where_it_matters():
     z = hardware("bf16_dp")
     a, b = bf16_of(z["underflow_k64_a"]), bf16_of(z["underflow_k64_b"])
-    found = identify("matmul", {"a": a, "b": b.T, "out": z["underflow_k64_seq"].view(np.float32)})
+    arrays = {"a": a, "b": b.T, "out": z["underflow_k64_seq"].view(np.float32)}
+    found = identify("matmul", arrays, known={"product": "exact", "acc": "f32"})
     assert found.settled["subnormals"] == "ftz+daz"
 
 
@@ -191,9 +192,7 @@ def test_flushing_is_recognised_where_it_matters():
     ("ending", "words"),
     [
         ("seq_fma_rz", {"product": "exact", "acc": "f16", "order": "seq", "rounding": "toward_zero"}),
-        ("seq_muladd", {"product": "f16", "acc": "f16", "order": "seq"}),
         ("s32_fma_pair", {"product": "exact", "acc": "f16", "order": "lanes:32:adj"}),
-        ("seq_f32acc_fma", {"product": "exact", "acc": "f32", "order": "seq"}),
     ],
 )
 def test_the_orders_and_roundings_of_real_f16_chains_are_recognised(ending, words):

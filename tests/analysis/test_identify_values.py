@@ -99,9 +99,9 @@ def test_what_is_not_finite_is_left_out_and_nothing_left_is_refused():
 
 def test_a_long_list_is_looked_at_in_part():
     rng = np.random.default_rng(4)
-    found = identify_logits(round_to(rng.normal(size=100_000) * 8, "bf16").astype(np.float32))
-    assert found.given == 100_000
-    assert found.numbers == 4096
+    found = identify_logits(round_to(rng.normal(size=10_000) * 8, "bf16").astype(np.float32))
+    assert found.given == 10_000
+    assert found.numbers == 1024
     assert str(found.coarsest.format) == "bf16"
 
 
@@ -202,7 +202,7 @@ def test_every_rule_is_among_the_fits_of_its_own_samples_and_all_fits_give_the_s
     every = [rule for rule in rules(widen(round_to(np.array([1.0, 0.5]), name))) if rule.format == fmt]
     results = [widen(rule.apply(objects)) for rule in every]
     keys = [np.where(np.isnan(r), np.nan, r).tobytes() for r in results]
-    for place in range(0, len(every), 7):
+    for place in range(0, len(every), 23):
         found = identify_format(list(zip(inputs, results[place].tolist(), strict=True)))
         fits = {rule for rule in found.fits if rule.format == fmt}
         assert fits == {rule for rule, key in zip(every, keys, strict=True) if key == keys[place]}, str(every[place])

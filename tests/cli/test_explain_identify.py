@@ -18,7 +18,6 @@ from softfloat_llm.runs import Run
 from tests.cli.test_schemas import problems
 from tests.console import Console
 
-FEW = ["--at", "acc=f32", "--at", "order=seq", "--at", "mean=divide"]
 ANSWERS = {
     "explain, a tie": ["explain", "round", "257", "--to", "bf16"],
     "explain, a negative number": ["explain", "round", "-0.1", "--to", "e4m3fn", "--mode", "toward_negative"],
@@ -32,22 +31,15 @@ ANSWERS = {
     "explain, a unit": ["explain", "dot", "1e4,2,3", "1,1e-3,1", "--at", "order=fused:nvidia-hopper-bf16,acc=f32"],
     "explain, a step": ["explain", "step", "bf16", "0", "--prompt", "The coin shows heads. The coin shows"],
     "explain, a step alone": ["explain", "step", "f16,acc=f16", "1", "--against", "f16", "--prompt", "The cup is"],
-    "identify, a dot": ["identify", "dot", "a=256,1,1", "b=1,1,1", "out=256"],
+    "identify, a dot": ["identify", "dot", "a=256,1,1", "b=1,1,1", "out=256", "--at", "acc=bf16"],
     "identify, nothing": ["identify", "sum", "x=1,1", "out=7"],
     "identify, logits": ["identify", "logits", "-0.5", "-11.0625", "-8.9375,-12.125", "nan"],
     "identify, format": ["identify", "format", "257=256", "-257=-256", "0.1=0.10009765625"],
     "identify, no format": ["identify", "round", "1=2"],
-    "identify, norm": [
-        "identify",
-        "norm",
-        "x=1,2,3,4;5,6,7,8",
-        "weight=1,1,1,1",
-        "eps=1e-5",
-        "out=0,0,0,0;0,0,0,0",
-        *FEW,
-    ],
+    "identify, silu": ["identify", "silu", "x=-1.6015625,2.265625,-1.1015625", "out=-0.26953125,2.046875,-0.2734375"],
+    "identify, no silu": ["identify", "silu", "x=1,2,3;4,5,6", "out=0,0,0;0,0,0"],
 }
-FAILING = ("identify, nothing", "identify, no format", "identify, norm")
+FAILING = ("identify, nothing", "identify, no format", "identify, no silu")
 
 
 @pytest.mark.parametrize("name", ANSWERS)
