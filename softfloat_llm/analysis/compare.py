@@ -33,12 +33,13 @@ __all__ = ["Comparison", "Extent", "compare", "compare_sides"]
 class Extent:
     """What of two sides is compared: the first `positions`, and at which of them a token was chosen.
 
-    `places`: (step, position) of each choice. `notes` say what is left out.
+    `places`: (step, position) of each choice (`are_positions`: of each position). `is_whole`: nothing is left out.
     """
 
     positions: int
     places: tuple[tuple[int, int], ...]
     notes: tuple[str, ...] = ()
+    is_whole: bool = True
     are_positions: bool = False
     model: str | None = None
     model_digest: str | None = None
@@ -87,7 +88,7 @@ def compare_sides(
         digest=run.digest,
         reference_digest=reference.digest,
         positions=positions,
-        is_whole=not (extent.notes or notes.shapes),
+        is_whole=extent.is_whole and not notes.shapes,
         notes=(*extent.notes, *notes.shapes, *notes.meanings),
         nonfinite=tuple(one for one in found if one is not None),
         steps=_verdicts(run, reference, extent) if logits else (),
@@ -148,7 +149,7 @@ def _extent(run: Run, reference: Run) -> Extent:
     start = len(stepped.prompt_tokens) - 1
     places = tuple((step, start + step) for step in range(stepped.steps) if start + step < positions)
     notes = _left_out(run, reference, positions)
-    return Extent(positions, places, notes, model=run.model, model_digest=run.model_digest)
+    return Extent(positions, places, notes, not notes, model=run.model, model_digest=run.model_digest)
 
 
 def _left_out(run: Run, reference: Run, positions: int) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from softfloat_llm.analysis.verdicts import Choice, Verdict
 from softfloat_llm.analysis.wording import token_words
 from softfloat_llm.numerics.formats import Format
 
-SHOWN_STEPS, SHOWN_SITES, SHOWN_TIED, LISTED = 6, 8, 4, 6
+SHOWN_STEPS, SHOWN_SITES, SHOWN_TIED, LISTED = 6, 6, 4, 6
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ def sites_table(sites: Sequence[SiteError], *, verbose: bool = False) -> Table:
     else:
         rows = [(s.site, f"{s.differing:,} of {s.values:,}", *_worst(s.inherited, s.inherited_ulp)) for s in chosen]
     hidden = len(sites) - len(chosen)
-    left = f"\n({hidden} further site{' errs' if hidden == 1 else 's err'} less: -v)" if hidden else ""
+    left = f" ({hidden} further site{' errs' if hidden == 1 else 's err'} less: -v)" if hidden else ""
     right = (1, 2, 4, 5) if is_local else (1, 2, 3)
     return Table(header, tuple(rows), right=right, note=f"Ulps are {_ROW}.{left}")
 

@@ -66,7 +66,13 @@ class LiveFlags:
 
 
 def live_comparison(
-    what: str | None, live: LiveFlags, precision: PrecisionFlags, passes: PassFlags, progress: Progress | None
+    what: str | None,
+    live: LiveFlags,
+    precision: PrecisionFlags,
+    passes: PassFlags,
+    progress: Progress | None,
+    *,
+    is_local: bool = False,
 ) -> LiveComparison:
     """A saved run, or the run that the words make, held against the engine run now.
 
@@ -83,6 +89,7 @@ def live_comparison(
         mkldnn=live.mkldnn,
         threads=live.threads,
         taps=passes.taps or None,
+        is_local=is_local,
     )
 
 

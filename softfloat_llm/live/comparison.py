@@ -23,6 +23,7 @@ from softfloat_llm.live.transformers_run import attention_of, run_like
 from softfloat_llm.numerics.formats import Format
 from softfloat_llm.recipe import Recipe, recipe_names
 from softfloat_llm.runs import Run
+from softfloat_llm.site_runs import local_run
 
 SHOWN_SITES = 10
 HEADER = ["site", "differing", "of", "max ulp", "first", "run", "PyTorch"]
@@ -71,11 +72,13 @@ def compare_live(
     mkldnn: bool | None = None,
     threads: int | None = None,
     taps: Sequence[str] | None = None,
+    is_local: bool = False,
 ) -> LiveComparison:
     """`run` against the same weights and tokens in PyTorch, as `transformers_run.run_like` runs them.
 
     attention, format, mkldnn: what the run's recipe says (a name that ends in `native` means oneDNN off), unless given.
-    `taps`: shell-style patterns of what is compared. **Raises** LiveError where PyTorch or transformers is missing.
+    `taps`: shell-style patterns of what is compared. `is_local`: each of our sites is fed PyTorch's values too, in one
+    more pass. **Raises** LiveError where PyTorch or transformers is missing.
     """
     ours = Run.load(run) if isinstance(run, (str, Path)) else run
     uses_mkldnn = not ours.recipe.name.endswith("-native") if mkldnn is None else mkldnn
@@ -83,7 +86,8 @@ def compare_live(
     live = run_like(ours, attention=word, format=format, mkldnn=uses_mkldnn, threads=threads)
     host = host_facts(uses_mkldnn=uses_mkldnn, threads=threads)
     note = note_on_host(ours.recipe, host)
-    return LiveComparison(compare(ours, live, names=taps), host, word, () if note is None else (note,))
+    found = compare(ours, live, names=taps, local=local_run(ours, live) if is_local else None)
+    return LiveComparison(found, host, word, () if note is None else (note,))
 
 
 def recipe_here(host: Host, fmt: str | Format, attention: str) -> str:
