@@ -1,6 +1,6 @@
-"""Fixtures that several folders of tests share, and what is skipped where SmolLM2 or PyTorch is not at hand.
+"""Fixtures that several folders of tests share, and what is skipped where SmolLM2, PyTorch or a browser is not at hand.
 
-SOFTFLOAT_LLM_REQUIRE=smollm2,torch makes their absence an error, as .ci/run does.
+SOFTFLOAT_LLM_REQUIRE=smollm2,torch,browser makes their absence an error, as .ci/run does.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from pathlib import Path
 import pytest
 
 from softfloat_llm.io.fetch import cached_smollm2
+from tests.browser import chromium
 
 MISSING = {
     "smollm2": "SmolLM2 is not in the cache; get it with: softfloat-llm fetch smollm2",
     "torch": "PyTorch and transformers are not installed; get them with: pip install '.[torch]'",
+    "browser": "Chromium is not on the PATH; get it with: apt-get install chromium",
 }
 
 
 def is_at_hand(marker: str) -> bool:
     if marker == "smollm2":
         return cached_smollm2() is not None
+    if marker == "browser":
+        return chromium() is not None
     return find_spec("torch") is not None and find_spec("transformers") is not None
 
 

@@ -27,16 +27,28 @@ def escaped(text: str) -> str:
     return _FOREIGN.sub(r"<bdi>\g<0></bdi>", html.escape(shown))
 
 
-def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A table with every cell escaped. `right`: the columns that are aligned to the right, by the class `n`."""
-    kinds = [' class="n"' if place in right else "" for place in range(len(header))]
-    head = "".join(f'<th scope="col"{kind}>{escaped(cell)}</th>' for cell, kind in zip(header, kinds, strict=True))
-    body = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def html_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), caption: str = ""
+) -> str:
+    """A table with every cell escaped. Its classes: `n` for cells of the columns on the right, `x` for what begins so.
+
+    `right`: the columns that are aligned to the right. Answers write `x` before what does not hold.
+    """
+    head = "".join(_cell("th", cell, place in right) for place, cell in enumerate(header))
+    body = "".join(f"<tr>{_cells(row, right)}</tr>" for row in rows)
+    told = f"<caption>{escaped(caption)}</caption>" if caption else ""
+    return f"<table>{told}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cells(row: Sequence[str], kinds: Sequence[str]) -> str:
-    return "".join(f"<td{kind}>{escaped(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+def _cells(row: Sequence[str], right: Sequence[int]) -> str:
+    return "".join(_cell("td", cell, place in right, place > 0) for place, cell in enumerate(row))
+
+
+def _cell(tag: str, text: str, is_right: bool, can_fail: bool = False) -> str:
+    words = ["n"] * is_right + ["x"] * (can_fail and text.startswith("x "))
+    kind = f' class="{" ".join(words)}"' if words else ""
+    scope = ' scope="col"' if tag == "th" else ""
+    return f"<{tag}{scope}{kind}>{escaped(text)}</{tag}>"
 
 
 def html_paragraphs(lines: Iterable[str]) -> str:

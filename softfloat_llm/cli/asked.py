@@ -119,7 +119,7 @@ def step_of(
 
     Without a step, the first of the steps that flips is taken, else the one with the smallest margin.
     """
-    reference, before = recipe_of(against), _counting(progress)
+    reference, before = recipe_of(against), counting(progress)
     if (saved := saved_run(what)) is not None:
         refuse_words(precision, asked, with_model=True)
         first = question(saved, 0, model=asked.model, workers=asked.workers)
@@ -144,15 +144,15 @@ def last_step_of(
     if (saved := saved_run(what)) is not None:
         refuse_words(precision, asked, with_model=True)
         last = len(saved.fed) - len(saved.prompt_tokens)
-        return question(saved, last, model=asked.model, workers=asked.workers, before=_counting(progress)), saved.recipe
+        return question(saved, last, model=asked.model, workers=asked.workers, before=counting(progress)), saved.recipe
     recipe, given = precision.recipe(), asked.arguments(what, progress)
     run = simulate(recipe=recipe, **given)
     last = len(run.fed) - len(run.prompt_tokens)
-    made = question(run, last, model=given["model"], workers=asked.workers, before=_counting(progress))
+    made = question(run, last, model=given["model"], workers=asked.workers, before=counting(progress))
     return replace(made, is_ours=True), recipe
 
 
-def _counting(progress: Progress | None) -> Count | None:
+def counting(progress: Progress | None) -> Count | None:
     """Tells how many passes were made; how many will be is not known."""
     if progress is None:
         return None

@@ -120,7 +120,7 @@ Box = tuple[float, float, float, float]
 """Left, top, width, height."""
 
 
-def boxes(axes: Any, places: Sequence[Box], fill: str) -> None:
+def boxes(axes: Any, places: Sequence[Box], fill: str, **how: Any) -> None:
     """Filled boxes, all as one path."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
@@ -132,7 +132,7 @@ def boxes(axes: Any, places: Sequence[Box], fill: str) -> None:
     ]
     if corners:
         codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(places)
-        axes.add_patch(PathPatch(Path(corners, codes), facecolor=colour(fill), linewidth=0))
+        axes.add_patch(PathPatch(Path(corners, codes), facecolor=colour(fill), linewidth=0, **how))
 
 
 def upright(axes: Any, xs: Sequence[float], span: tuple[float, float], ink: str, **how: Any) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softfloat_llm.analysis.compare import Comparison
+from softfloat_llm.analysis.comparison import Comparison
 from softfloat_llm.analysis.distances import Difference
 from softfloat_llm.analysis.numbers import about
 from softfloat_llm.analysis.taps import tap_of
@@ -19,14 +19,16 @@ from softfloat_llm.errors import ReportError
 from softfloat_llm.report.drawing import PLAIN, SMALL, WIDTH, boxes, sheet, svg_of, write
 from softfloat_llm.sites import SITES
 
-LEVELS = 8  # colours beside that of 0; each stands for 2 on the scale of log2(1 + ulp)
+LEVELS = 8  # colours beside that of 0; each stands for 1 on the scale of log2(1 + ulp)
 MOST_LAYERS = 80
 INHERITED, LOCAL = "inherited", "local"
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The largest error of each tap's `out`, in ulps of the run's format there. Layer None: outside the layers.
+    """The largest error of each tap's `out`, in ulps of the run's format. Layer None: outside the layers.
+
+    Ulps are those at the largest value of a position: near a 0 an error of any size is many ulps of the value itself.
 
     `parts` has the maps by name, `inherited` and perhaps `local`; each from (site, layer) to ulps, inf where a value of
     one of the two is not finite.
@@ -51,28 +53,28 @@ def heat_of(ulps: float) -> float:
     return math.log2(1 + ulps) if math.isfinite(ulps) else math.inf
 
 
-def heat_map_of(taps: Comparison | Sequence[Difference], *, local: Sequence[Difference] = ()) -> HeatMap:
-    """The map of a comparison's taps (those named `.out`), and of local errors where they are given.
+def heat_map_of(found: Comparison | Sequence[Difference], *, local: Sequence[Difference] | None = None) -> HeatMap:
+    """The map of a comparison's taps (those named `.out`), and of its local errors where they are known or given.
 
     **Raises** ReportError where no such tap was compared, or there are more than 80 layers.
     """
-    given = taps.taps if isinstance(taps, Comparison) else tuple(taps)
-    parts = {name: _cells(part) for name, part in ((INHERITED, given), (LOCAL, local))}
-    found = {place for part in parts.values() for place in part}
+    given, own = (found.taps, found.local) if isinstance(found, Comparison) else (found, None)
+    parts = {name: _cells(part) for name, part in ((INHERITED, given), (LOCAL, local or own or ()))}
+    places = {place for part in parts.values() for place in part}
     order = {site: place for place, site in enumerate(SITES)}
-    sites = sorted({site for site, _ in found}, key=lambda site: (order.get(site, len(order)), site))
-    layers = sorted({layer for _, layer in found}, key=lambda layer: -1 if layer is None else layer)
+    sites = sorted({site for site, _ in places}, key=lambda site: (order.get(site, len(order)), site))
+    layers = sorted({layer for _, layer in places}, key=lambda layer: -1 if layer is None else layer)
     if not sites:
         raise ReportError(
             "A heat map needs taps named '*.out' that both runs keep: simulate --taps '*.out' --save RUN."
         )
-    if len(layers) > MOST_LAYERS:
-        raise ReportError(f"A heat map shows at most {MOST_LAYERS} layers; here are {len(layers)}.")
+    if (count := len([layer for layer in layers if layer is not None])) > MOST_LAYERS:
+        raise ReportError(f"A heat map shows at most {MOST_LAYERS} layers; here are {count}.")
     return HeatMap(tuple(sites), tuple(layers), {name: part for name, part in parts.items() if part})
 
 
 def _cells(taps: Sequence[Difference]) -> dict[tuple[str, int | None], float]:
-    named = [(tap_of(found.tap), found.max_ulp) for found in taps]
+    named = [(tap_of(found.tap), found.max_row_ulp) for found in taps]
     return {(tap.site, tap.layer): ulps for tap, ulps in named if tap.stage == "out"}
 
 
@@ -91,11 +93,16 @@ def sentences(found: HeatMap) -> list[str]:
     return lines
 
 
-def cell_word(heat: float | None) -> str:
-    """What stands in a cell: the whole number next to it, `.` where nothing differs, `inf`; nothing without a tap."""
+def cell_word(heat: float | None, digits: int = 0) -> str:
+    """What stands in a cell: the number, `.` where nothing differs, `inf`; nothing where there is no tap.
+
+    >>> cell_word(0.0), cell_word(0.01), cell_word(2.6), cell_word(2.6, 1), cell_word(math.inf)
+    ('.', '<1', '3', '2.6', 'inf')
+    """
     if heat is None or heat == 0:
         return "" if heat is None else "."
-    return "inf" if math.isinf(heat) else str(max(1, round(heat))) if heat >= 0.5 else "<1"
+    least = 0.5 if digits == 0 else 0.05
+    return "inf" if math.isinf(heat) else f"{heat:.{digits}f}" if heat >= least else "<1" if digits == 0 else "<.1"
 
 
 def layer_word(layer: int | None) -> str:
@@ -103,8 +110,8 @@ def layer_word(layer: int | None) -> str:
 
 
 def level(heat: float) -> int:
-    """The colour of a heat: 0 for 0, then one for each 2."""
-    return 0 if heat == 0 else LEVELS if math.isinf(heat) else min(LEVELS, 1 + int(heat // 2))
+    """The colour of a heat: 0 for 0, then one for each unit."""
+    return 0 if heat == 0 else LEVELS if math.isinf(heat) else min(LEVELS, 1 + int(heat))
 
 
 # --- drawn ------------------------------------------------------------------------------------------------------------
@@ -158,8 +165,9 @@ def _draw_part(axes: Any, found: HeatMap, part: str, corner: tuple[float, float]
         boxes(axes, places, f"heat-{shade}")
     if wide >= 14:
         for heat, x, y in cells:
-            ink, size = ink_on(level(heat)), 9 if wide < 20 else 10
-            write(axes, x + wide / 2 - 0.75, y + _ROW / 2 - 0.75, cell_word(heat), size=size, ink=ink, ha="center")
+            ink, size = ink_on(level(heat)), 9 if wide < 20 else 10.5
+            word = cell_word(heat, int(wide >= 32))
+            write(axes, x + wide / 2 - 0.75, y + _ROW / 2 - 0.75, word, size=size, ink=ink, ha="center")
 
 
 def ink_on(shade: int) -> str:
@@ -172,8 +180,8 @@ def _draw_scale(axes: Any, height: float) -> None:
     write(axes, _NAMES - 8, top + 9, "log2(1 + ulp)", size=SMALL, ha="right")
     for shade in range(LEVELS + 1):
         left = _NAMES + 52 * shade
-        boxes(axes, [(left, top, 50, 18)], f"heat-{shade}")
-        word = "0" if shade == 0 else f"{2 * shade - 2} to {2 * shade}" if shade < LEVELS else f"over {2 * shade - 2}"
-        write(axes, left + 25, top + 9, word, size=9, ink=ink_on(shade), ha="center")
-    foot = "columns: layers (-: outside of them).  '.': identical.  Ulps of the run's format, the largest of each tap."
+        boxes(axes, [(left, top, 50 if shade < LEVELS else 80, 18)], f"heat-{shade}")
+        word = "0" if shade == 0 else f"{shade - 1} to {shade}" if shade < LEVELS else f"{shade - 1} and more"
+        write(axes, left + (25 if shade < LEVELS else 40), top + 9, word, size=10, ink=ink_on(shade), ha="center")
+    foot = "Columns: layers (-: outside of them). '.': identical. Ulps of the largest value of the same position."
     write(axes, _NAMES, height - 10, foot, size=SMALL, ink="quiet")

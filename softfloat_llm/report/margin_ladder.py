@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from softfloat_llm.analysis.answers import counted
-from softfloat_llm.analysis.compare import Comparison
+from softfloat_llm.analysis.comparison import Comparison
 from softfloat_llm.analysis.margins import Margins
 from softfloat_llm.analysis.numbers import about
 from softfloat_llm.errors import ReportError
 from softfloat_llm.numerics.formats import Format
-from softfloat_llm.report.drawing import PLAIN, SMALL, WIDTH, colour, plain_axes, sheet, svg_of, ticks, write
+from softfloat_llm.report.drawing import PLAIN, SMALL, WIDTH, boxes, colour, plain_axes, sheet, svg_of, ticks, write
 
 MOST_RUNGS, SHOWN_FLIPS = 1000, 20
+MOST_NAMED = 17  # steps whose margin of 0, or row of NaN, has room for a word
 LEAST, MOST = 2.0**-20, 2.0**40  # ulps that the scale shows at most; what lies beyond stands at its ends
 
 
@@ -137,24 +138,11 @@ def _draw_floors(axes: Any, ladder: MarginLadder, low: float) -> None:
     left, right = axes.get_xlim()
     axes.fill_between([left, right], [low, low], [1, 1], color=colour("floor"), linewidth=0)
     axes.plot([left, right], [1, 1], color=colour("run"), linewidth=1.2)
-    for stretch in _stretches(ladder, low):
-        xs = [x for rung in stretch for x in (rung.step - 0.5, rung.step + 0.5)]
-        ys = [error for rung in stretch for error in (rung.error or 0.0,) * 2]
-        axes.fill_between(xs, [low] * len(xs), ys, color=colour("error"), alpha=0.75, linewidth=0)
-        axes.plot(xs, ys, color=colour("error-edge"), linewidth=1.4)
-
-
-def _stretches(ladder: MarginLadder, low: float) -> list[list[Rung]]:
-    """The steps that have an error to show, those that follow one another together."""
-    stretches: list[list[Rung]] = []
-    for rung in ladder.rungs:
-        if rung.error is None or rung.error <= low:
-            continue
-        if stretches and stretches[-1][-1].step == rung.step - 1:
-            stretches[-1].append(rung)
-        else:
-            stretches.append([rung])
-    return stretches
+    errors = [(rung.step, rung.error) for rung in ladder.rungs if rung.error is not None and rung.error > low]
+    boxes(axes, [(step - 0.5, low, 1, error - low) for step, error in errors], "error", alpha=0.75)
+    xs = [x for step, _ in errors for x in (step - 0.5, step + 0.5, math.nan)]
+    ys = [y for _, error in errors for y in (error, error, math.nan)]
+    axes.plot(xs, ys, color=colour("error-edge"), linewidth=1.6)
 
 
 def _draw_rungs(axes: Any, ladder: MarginLadder, low: float, high: float) -> None:
@@ -168,12 +156,20 @@ def _draw_rungs(axes: Any, ladder: MarginLadder, low: float, high: float) -> Non
             xs, ys, marker=marker, linestyle="none", markersize=size + 3 * is_flip, color=colour(ink), clip_on=False,
             markeredgecolor=colour("paper"), markeredgewidth=0.7,
         )  # fmt: skip
+    _draw_others(axes, ladder, low, high)
+
+
+def _draw_others(axes: Any, ladder: MarginLadder, low: float, high: float) -> None:
+    """What has no place on the scale: margins of 0 are called so at its foot, rows of NaN are pale columns."""
+    lost = [rung.step for rung in ladder.rungs if rung.margin is None]
+    boxes(axes, [(step - 0.5, low, 1, high - low) for step in lost], "line", alpha=0.6)
+    if len(ladder.rungs) > MOST_NAMED:
+        return
     for rung in ladder.rungs:
-        if rung.margin is None or rung.margin < low:
-            word = "NaN" if rung.margin is None else "0"
+        if not rung.margin:
             axes.annotate(
-                word, (rung.step, low), xytext=(0, 8), textcoords="offset points", ha="center",
-                color=colour("flip" if rung.is_flip else "ink"), fontsize=SMALL,
+                "NaN" if rung.margin is None else "0", (rung.step, low), xytext=(0, 8), textcoords="offset points",
+                ha="center", color=colour("flip" if rung.is_flip else "ink"), fontsize=SMALL,
             )  # fmt: skip
 
 
@@ -194,14 +190,19 @@ def _draw_words(figure: Any, ladder: MarginLadder, low: float, high: float) -> N
     if last is not None and last > low:
         place = y(min(last, high))
         place += 15 * (1 if place >= y(1.0) else -1) if abs(place - y(1.0)) < 15 else 0
-        write(axes, right + 10, place, "largest error", size=SMALL, ink="error-edge")
+        write(axes, right + 10, min(place, bottom - 16), "largest error", size=SMALL, ink="error-edge")
+    if any(rung.margin is not None and rung.margin < low for rung in ladder.rungs):
+        write(axes, right + 10, bottom, "0", size=SMALL)
     legend = _HEIGHT - 12
     axes.plot([left + 6], [legend], marker="o", markersize=6.5, color=colour("ink"), linestyle="none")
     write(axes, left + 16, legend, "same token", size=SMALL)
     if ladder.has_errors:
         axes.plot([left + 116], [legend], marker="X", markersize=8.5, color=colour("flip"), linestyle="none")
         write(axes, left + 126, legend, f"flip ({len(ladder.flips)})", size=SMALL)
-        write(axes, left + 216, legend, "shaded: one ulp, and the largest error of the row", size=SMALL, ink="quiet")
+        write(axes, left + 196, legend, "shaded: one ulp, and the largest error of the row", size=SMALL, ink="quiet")
+    if any(rung.margin is None for rung in ladder.rungs):
+        boxes(axes, [(left + 484, legend - 6, 12, 12)], "line", alpha=0.6)
+        write(axes, left + 502, legend, "NaN", size=SMALL)
 
 
 def evenly(count: int, most: int) -> Sequence[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -194,19 +194,33 @@ class _Label:
     ink: str
     x: float
     middle: float
-    level: int
+    level: int = 0
+
+    @property
+    def half(self) -> float:
+        return 3.8 * len(self.words)
+
+    def meets(self, other: _Label) -> bool:
+        return abs(other.middle - self.middle) < self.half + other.half + 14
 
 
 def _labels(line: NumberLine) -> list[_Label]:
-    """x and the marks, their words in lines of their own where they would meet."""
+    """x and the marks. Two whose words would meet stand to the left and the right; more have lines of their own."""
     numbers = [(shown_number(line.x), line.x.exact, "flip"), *((w, v, "reference") for w, v in line.marks)]
     labels: list[_Label] = []
     for words, value, ink in sorted(numbers, key=lambda one: one[1]):
         x, half = _x(line, value), 3.8 * len(words)
-        middle = min(max(x, _LEFT + half), _RIGHT - half)
-        met = {other.level for other in labels if abs(other.middle - middle) < half + 3.8 * len(other.words) + 14}
-        labels.append(_Label(words, ink, x, middle, min(set(range(len(numbers))) - met)))
-    return labels
+        labels.append(_Label(words, ink, x, min(max(x, _LEFT + half), _RIGHT - half)))
+    if len(labels) == 2 and labels[0].meets(labels[1]):
+        left, right = labels
+        apart = replace(left, middle=left.x - left.half - 6), replace(right, middle=right.x + right.half + 6)
+        if apart[0].middle - left.half >= 0 and apart[1].middle + right.half <= WIDTH:
+            return list(apart)
+    placed: list[_Label] = []
+    for label in labels:
+        met = {other.level for other in placed if label.meets(other)}
+        placed.append(replace(label, level=min(set(range(len(labels))) - met)))
+    return placed
 
 
 def _draw(figure: Any, line: NumberLine, labels: Sequence[_Label], top: float, height: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from softfloat_llm.analysis.compare import Comparison
+from softfloat_llm.analysis.comparison import Comparison
 from softfloat_llm.analysis.distances import Difference
 from softfloat_llm.analysis.explain_sum import Summation
 from softfloat_llm.analysis.margins import Margins
@@ -44,7 +44,7 @@ def accumulation_path(sums: Sequence[Summation], *, what: str = "", names: Seque
     return accumulation_path_svg(accumulation_path_of(sums, what=what, names=names))
 
 
-def heat_map(found: Comparison, *, local: Sequence[Difference] = ()) -> str:
+def heat_map(found: Comparison, *, local: Sequence[Difference] | None = None) -> str:
     """4: log2(1 + ulp) of each site of each layer: the inherited error, and the local one where it is given."""
     return heat_map_svg(heat_map_of(found, local=local))
 

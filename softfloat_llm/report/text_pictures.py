@@ -154,14 +154,15 @@ def _bar(share: float, half: int = 24) -> str:
 def heat_map_text(found: HeatMap) -> str:
     """log2(1 + ulp) as whole numbers: a row for each site, a column for each layer."""
     parts = [f"{part} error, log2(1 + ulp)\n" + "\n".join(_part_rows(found, part)) for part in found.parts]
-    legend = ".: identical, <1: less than half an ulp or so, -: outside of the layers"
+    legend = ".: identical, -: outside of the layers; ulps of the largest value of the same position"
     return "\n\n".join(parts) + "\n" + "\n".join([legend, *heat_map.sentences(found)])
 
 
 def _part_rows(found: HeatMap, part: str) -> list[str]:
-    name = max(len(site) for site in found.sites)
-    rows = [" " * name + "".join(f"{heat_map.layer_word(layer):>4}" for layer in found.layers)]
+    name, digits = max(len(site) for site in found.sites), int(len(found.layers) <= 12)
+    wide = 4 + digits
+    rows = [" " * name + "".join(f"{heat_map.layer_word(layer):>{wide}}" for layer in found.layers)]
     for site in found.sites:
-        words = [heat_map.cell_word(found.heat(part, site, layer)) for layer in found.layers]
-        rows.append((f"{site:>{name}}" + "".join(f"{word:>4}" for word in words)).rstrip())
+        words = [heat_map.cell_word(found.heat(part, site, layer), digits) for layer in found.layers]
+        rows.append((f"{site:>{name}}" + "".join(f"{word:>{wide}}" for word in words)).rstrip())
     return rows

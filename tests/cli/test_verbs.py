@@ -25,6 +25,7 @@ from softfloat_llm.cli import (
     ranges,
     recipes,
     recipes_check,
+    report,
     simulate,
     taps,
     ties,
@@ -45,6 +46,7 @@ VERBS = {
     "bisect": bisect.bisect,
     "ranges": ranges.ranges,
     "bound": bound.bound,
+    "report": report.report,
     "explain round": explain.round_,
     "explain sum": explain.sum_,
     "explain dot": explain.dot,
@@ -83,6 +85,7 @@ def test_the_example_of_the_help_runs(console: Console, saved: dict[str, Path], 
     if verb == "golden check":
         assert console("golden", "write", tmp_path / "FOLDER").code == 0
     places = {"RUN": saved["bf16"], "REF": saved["ref"], "FOLDER": tmp_path / "FOLDER"}
+    places["FILE.html"] = tmp_path / "FILE.html"
     answer = console(*(places.get(word, word) for word in shlex.split(example_of(verb))))
     assert answer.code == 0, answer.err
     assert answer.out

@@ -15,6 +15,7 @@ import pytest
 from softfloat_llm.analysis.compare import compare
 from softfloat_llm.analysis.explain_sum import explain_dot, explain_sum
 from softfloat_llm.analysis.margins import margins
+from softfloat_llm.analysis.reading import number_of
 from softfloat_llm.errors import OrderError, ReportError, WordError
 from softfloat_llm.numerics.formats import bf16, decode, e4m3fn, f16
 from softfloat_llm.numerics.orders import Order
@@ -22,8 +23,8 @@ from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.report import pictures
 from softfloat_llm.report.accumulation_path import accumulation_path_of
 from softfloat_llm.report.drawing import PALETTE, STYLE, without_style
-from softfloat_llm.report.heat_map import heat_map_of, level
-from softfloat_llm.report.margin_ladder import margin_ladder_of
+from softfloat_llm.report.heat_map import HeatMap, heat_map_of, heat_map_svg, level
+from softfloat_llm.report.margin_ladder import MarginLadder, Rung, margin_ladder_of, margin_ladder_svg
 from softfloat_llm.report.number_line import number_line_of
 from softfloat_llm.report.text_pictures import (
     accumulation_path_text,
@@ -33,6 +34,7 @@ from softfloat_llm.report.text_pictures import (
 )
 from softfloat_llm.report.tree_drawing import tree_drawing_of
 from tests.analysis.made import made_run
+from tests.browser import measured, outside, overlaps
 
 ROWS = [[1.0, 2.0, 3.0, 0.5], [20.0, 22.375, 22.25, -4.0], [5.0, 5.0, 1.0, 0.0], [1.0, 2.0, 30.0, 0.0]]
 RANDOM = np.random.default_rng(7)
@@ -292,12 +294,12 @@ def test_a_sum_that_leaves_the_range_has_a_path_and_no_end():
 def test_the_heat_map_has_the_ulps_of_the_comparison():
     found = compare(*pair())
     heats = heat_map_of(found)
-    ulps = {tap.tap: tap.max_ulp for tap in found.taps}
+    ulps = {tap.tap: tap.max_row_ulp for tap in found.taps}
     assert heats.heat("inherited", "mlp.act", 0) == math.log2(1 + ulps["layers.0.mlp.act.out"])
     assert heats.heat("inherited", "embed", None) == math.log2(1 + ulps["embed.out"])
     assert heats.heat("inherited", "embed", 0) is None
     assert "mlp.act" in heat_map_text(heats)
-    assert [level(x) for x in (0.0, 0.1, 2.0, 15.9, 16.0, math.inf)] == [0, 1, 2, 8, 8, 8]
+    assert [level(x) for x in (0.0, 0.1, 1.0, 6.9, 7.0, 99.0, math.inf)] == [0, 1, 2, 7, 8, 8, 8]
 
 
 def test_what_is_not_finite_is_the_hottest_and_says_inf():
@@ -350,3 +352,50 @@ def test_a_stored_partial_sum_is_marked_with_its_format():
 def test_too_many_terms_are_refused(n):
     with pytest.raises(OrderError, match="1 to 64"):
         tree_drawing_of("seq", n)
+
+
+# --- in a browser -----------------------------------------------------------------------------------------------------
+
+
+def ladder_of(steps):
+    """A ladder of so many steps: margins from nothing to thousands of ulps, a third of the steps flipping."""
+    errors = [None if step % 7 == 6 else 2.0 ** (step % 5) / 4 for step in range(steps)]
+    margins_ulp = [0.0 if step % 5 == 3 else 1.9 ** (step % 13) / 8 for step in range(steps)]
+    rungs = [Rung(k, margins_ulp[k] if k % 11 else None, errors[k], k % 3 == 0, "") for k in range(steps)]
+    return MarginLadder(bf16, tuple(rungs), True)
+
+
+def many_pictures():
+    for x in ("22.277479", "-1e-7", "65504", "3.0000001", "1/3", "123456789.123", "1+2^-11"):
+        yield pictures.number_line(
+            x, ["bf16", "f16", "e4m3fn", "f32"], marks={"the run's value": round_to(number_of(x).value, "bf16")}
+        )
+    yield from (margin_ladder_svg(ladder_of(steps)) for steps in (1, 3, 17, 60, 1000))
+    names = [f"{'a very long token of its kind'!r} in {acc}" for acc in ("bf16", "f16", "f32")]
+    yield pictures.accumulation_path(sums("bf16", "f16", "f32"), names=names)
+    yield pictures.accumulation_path(sums("bf16+kahan", order="lanes:8"))
+    for layers in (1, 12, 32, 80):
+        cells = {(s, k): 2.0 ** (k % 9) - 1 for s in ("norm.post_attention", "mlp.down_proj") for k in range(layers)}
+        cells |= {("lm_head", None): math.inf}
+        for parts in ({"inherited": cells}, {"inherited": cells, "local": cells}):
+            yield heat_map_svg(
+                HeatMap(("norm.post_attention", "mlp.down_proj", "lm_head"), (None, *range(layers)), parts)
+            )
+    for order, n in (
+        ("seq", 1),
+        ("seq", 64),
+        ("split-k:4:bf16 > blocked:2:f16", 40),
+        ("fused:16", 64),
+        ("pairwise", 33),
+    ):
+        yield pictures.summation_tree(order, n)
+
+
+@pytest.mark.browser
+def test_in_a_browser_no_words_of_any_picture_meet_or_stick_out(tmp_path):
+    page = f"<!doctype html><meta charset='utf-8'><body>{''.join(many_pictures())}</body>"
+    seen = measured(page, tmp_path, 1200)
+    assert len(seen["pictures"]) == 7 + 5 + 2 + 8 + 5
+    for place, picture in enumerate(seen["pictures"]):
+        assert overlaps(picture) == [], (place, picture["name"])
+        assert outside(picture) == [], (place, picture["name"])
