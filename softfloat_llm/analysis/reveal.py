@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from softfloat_llm.analysis.guesses import Guess, guesses
 from softfloat_llm.analysis.joins import Joined, found_joins
+from softfloat_llm.analysis.markup import html_text
 from softfloat_llm.analysis.probes import Kernel, Mask, Subject, Takes, found_masks
 from softfloat_llm.analysis.traits import EXACT, Traits, found_traits
 from softfloat_llm.analysis.trials import Finish, Tally, Trial, compared, compared_exactly, is_steady, trials
@@ -55,6 +56,11 @@ class Revealed:
     def is_confirmed(self) -> bool:
         """True where the kernel's sums of other terms were those of the order in every bit."""
         return self.checked > 0 and self.different == 0
+
+    def _repr_html_(self) -> str:
+        from softfloat_llm.analysis.reveal_text import revealed_text
+
+        return html_text(revealed_text(self, "revealed"))
 
 
 def reveal(

@@ -135,19 +135,40 @@ def lm_head_sums(run: Run, story: StepStory, model: Model) -> tuple[NamedSum, ..
     Only where they give the run's own logits, bit for bit: else nothing can be told of how these were summed. Nothing
     where the run kept not what lm_head took, or the accumulator is exact.
     """
-    weights, taken = model.weights.lm_head, _taken(run, story.verdict.position)
-    at = run.recipe.at("lm_head").precision
-    if taken is None or at.acc.format is None or story.contest is None:
+    taken, position = _taken(run, story.verdict.position), story.verdict.position
+    if taken is None or story.contest is None:
         return ()
-    contest = [(token_words(c.piece, c.token), c.token) for c in story.contest]
-    own = [NamedSum(f"{name} in {at.acc}", explain_dot(taken, widen(weights[token]), at)) for name, token in contest]
-    logits = np.asarray(run["logits"][story.verdict.position]).astype(np.float64)
-    if any(one.found.result != logits[token] for one, (_, token) in zip(own, contest, strict=True)):
-        return ()
-    name, token = contest[0]
-    others = [acc for acc in OTHER_ACCUMULATORS if acc != str(at.acc)][: 4 - len(own)]
-    found = [(acc, _in_accumulator(taken, widen(weights[token]), at, acc)) for acc in others]
-    return (*own, *(NamedSum(f"{name} in {acc}", one) for acc, one in found if one is not None))
+    rows = {c.token: widen(model.weights.lm_head[c.token]) for c in story.contest}
+    for rows_of_pass in dict.fromkeys((_rows_of_pass(run, position), len(run.fed))):
+        stages = [_stages(run, rows_of_pass, position, token, model) for token in rows]
+        if any(at.acc.format is None for at in stages):
+            return ()
+        own = [explain_dot(taken, row, at) for row, at in zip(rows.values(), stages, strict=True)]
+        logits = np.asarray(run["logits"][position]).astype(np.float64)
+        if all(one.result == logits[token] for one, token in zip(own, rows, strict=True)):
+            names = [token_words(c.piece, c.token) for c in story.contest]
+            told = [NamedSum(f"{n} in {one.at.acc}", one) for n, one in zip(names, own, strict=True)]
+            return (*told, *_in_others(names[0], taken, rows[story.contest[0].token], stages[0]))
+    return ()
+
+
+def _rows_of_pass(run: Run, position: int) -> int:
+    """How many positions were passed through the model together with this one: the prompt, or it alone."""
+    return len(run.prompt_tokens) if position < len(run.prompt_tokens) else 1
+
+
+def _stages(run: Run, rows: int, position: int, token: int, model: Model) -> Precision:
+    """The stages of one logit in a pass of so many rows: a recipe may have other orders for some of them."""
+    columns, terms = model.weights.lm_head.shape
+    spec = run.recipe.at("lm_head").shaped(M=rows, N=columns, K=terms)
+    return spec.precision_at({"M": rows, "N": columns}, position if position < rows else 0, token)
+
+
+def _in_others(name: str, taken: Array, row: Array, at: Precision) -> list[NamedSum]:
+    """The first sum in two other accumulators, where such a precision has a meaning."""
+    others = [acc for acc in OTHER_ACCUMULATORS if acc != str(at.acc)][:2]
+    found = [(acc, _in_accumulator(taken, row, at, acc)) for acc in others]
+    return [NamedSum(f"{name} in {acc}", one) for acc, one in found if one is not None]
 
 
 def _taken(run: Run, position: int) -> Array | None:

@@ -18,8 +18,11 @@ from softfloat_llm.analysis.golden_report import GoldenReport
 from softfloat_llm.analysis.margins import margins
 from softfloat_llm.analysis.markup import escaped, html_labels, html_table, html_text
 from softfloat_llm.analysis.ranges import ranges
+from softfloat_llm.analysis.reveal import reveal
+from softfloat_llm.analysis.reveal_text import revealed_text
 from softfloat_llm.analysis.ties import ties
 from softfloat_llm.analysis.wording import SHOWN_PIECE, token_words
+from softfloat_llm.numerics.reduce import dot
 from softfloat_llm.runs import simulate
 from tests.analysis.made import made_run
 from tests.pages import HOSTILE, read
@@ -83,6 +86,7 @@ def run_with_nan():
     return hostile_run("bf16", logits=[[1.0, 2.0, 3.0, 0.5], [np.nan, 1.0, 2.0, 3.0]], generated=(0,))
 
 
+TEXTS = {"reveal": lambda found: revealed_text(found, "revealed")}
 RESULTS = {
     "compare": lambda: compare(*run_and_reference()),
     "compare, NaN": lambda: compare(run_with_nan(), hostile_run("f32")),
@@ -94,6 +98,7 @@ RESULTS = {
     "step, NaN": lambda: explain_step(run_with_nan(), 0, against=hostile_run("f32"), missing=""),
     "round": lambda: explain_round("257", "bf16"),
     "dot": lambda: explain_dot([256, 1, 1], [1, 1, 1], "storage=bf16,acc=bf16"),
+    "reveal": lambda: reveal(lambda a, b: dot(a, b, "storage=bf16,order=lanes:2"), 6, storage="bf16"),
     "golden": lambda: GoldenReport("<made>", "&", 3, (), ("<problem>",)),
 }
 
@@ -103,7 +108,7 @@ def test_the_html_of_a_result_is_well_formed_and_has_every_number_of_its_text(na
     found = RESULTS[name]()
     page = read(found._repr_html_())
     assert not page.tags & {"script", "b"}
-    said = found.sentences() if isinstance(found, Answer) else str(found).splitlines()
+    said = found.sentences() if isinstance(found, Answer) else TEXTS.get(name, str)(found).splitlines()
     tables = found.tables(verbose=True) if isinstance(found, Answer) else []
     cells = [cell for table in tables for row in table.rows for cell in row]
     for word in re.findall(r"[~0-9][0-9.e+-]+", " ".join([*said, *cells])):

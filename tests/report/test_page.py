@@ -13,6 +13,7 @@ import pytest
 from softfloat_llm.analysis.explain_step import NEEDED_TAPS
 from softfloat_llm.analysis.numbers import about
 from softfloat_llm.errors import ReportError, RunError
+from softfloat_llm.recipe import recipe_of
 from softfloat_llm.report import page as page_module
 from softfloat_llm.report.figures import figures_of
 from softfloat_llm.report.findings import findings_of
@@ -143,6 +144,17 @@ def test_the_sums_of_lm_head_are_the_runs_logits_bit_for_bit(made):
     assert [one.found.result for one in own] == [row[c.token] for c in story.contest]
     assert [one.name for one in made.findings.sums] == ["' empty' in f32", "' full' in f32", "' empty' in f16",
                                                         "' empty' in bf16"]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_the_sums_are_told_where_their_order_depends_on_the_shape_of_a_pass(step):
+    recipe = "transformers-sdpa-bf16-cpu-amx"
+    assert any(" if " in key for key in recipe_of(recipe).words()["lm_head"])
+    run = simulate(PROMPT, recipe=recipe, steps=3, taps=NEEDED_TAPS)
+    found = findings_of(run, run, step=step)
+    assert [one.found.result for one in found.sums[:2]] == [
+        float(run["logits"][2 + step][c.token]) for c in found.story.contest
+    ]
 
 
 def test_sums_that_do_not_give_the_logits_are_not_told_of(runs):
