@@ -11,7 +11,6 @@ from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
 
-_RELEASED = 1 << 30  # bytes: the layers of a larger checkpoint are given back to the system once they are done with
 _KEPT = 1 << 29  # bytes of rounded weights that are kept between passes; the others are rounded again each time
 
 
@@ -27,7 +26,6 @@ class StoredWeights:
         self.lost: dict[str, Counts] = {}
         self._rounded: dict[tuple[str, str, str], Array] = {}
         self._bytes = 0
-        self._is_large = sum(tensor.nbytes for tensor in weights.values()) > _RELEASED
 
     def __getitem__(self, name: str) -> Array:
         return self.weights[name]
@@ -42,7 +40,7 @@ class StoredWeights:
 
     def release(self, prefix: str) -> None:
         """Give back the memory of the mapped tensors whose names begin so, of a large checkpoint."""
-        if self._is_large:
+        if self.weights.is_large:
             for name, tensor in self.weights.items():
                 if name.startswith(prefix):
                     give_back(tensor)

@@ -16,6 +16,7 @@ import numpy as np
 from softfloat_llm.errors import CheckpointError, FormatError
 from softfloat_llm.llama.config import Config
 from softfloat_llm.numerics.formats import Array, format_of
+from softfloat_llm.numerics.mapped import give_back
 
 EMBEDDING = "model.embed_tokens.weight"
 LM_HEAD = "lm_head.weight"
@@ -59,6 +60,9 @@ def _layer_shapes(config: Config) -> dict[str, tuple[int, ...]]:
             if has_bias:
                 shapes[f"{block}.{name}.bias"] = shape[:1]
     return shapes
+
+
+_LARGE = 1 << 30  # bytes
 
 
 class Weights(Mapping[str, Array]):
@@ -115,7 +119,14 @@ class Weights(Mapping[str, Array]):
             shape = ",".join(map(str, tensor.shape))
             total.update(f"{name} {format_of(tensor.dtype)} ({shape})\n".encode())
             total.update(tensor_bytes(tensor))
+            if self.is_large:
+                give_back(tensor)
         return total.hexdigest()
+
+    @cached_property
+    def is_large(self) -> bool:
+        """True for a checkpoint of more than a gigabyte: what was read of it is given back to the system."""
+        return sum(tensor.nbytes for tensor in self.tensors.values()) > _LARGE
 
 
 def tensor_bytes(tensor: Array) -> memoryview:
