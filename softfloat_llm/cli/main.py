@@ -24,6 +24,7 @@ from softfloat_llm.cli.formats import formats
 from softfloat_llm.cli.golden import golden
 from softfloat_llm.cli.groups import verb_with
 from softfloat_llm.cli.identify import identify
+from softfloat_llm.cli.lesson import lesson
 from softfloat_llm.cli.margins import margins
 from softfloat_llm.cli.promote import promote_verb
 from softfloat_llm.cli.ranges import ranges
@@ -68,6 +69,7 @@ _SUMMARIES = {
     formats: "What each number format is.",
     recipes: "The precision policies of engines, as data.",
     taps: "The named values of a forward pass.",
+    lesson: "Short lessons: predict, then see what really comes out.",
     fetch: "Get a model.",
 }
 _FURTHER = {formats: {"promote": promote_verb}, recipes: {"check": check_verb}}

@@ -44,6 +44,8 @@ ANSWERS = {
     "report": ["report", "The cup is", "--budget"],
     "report, no step": ["report", "--steps", "0"],
     "report, not finite": ["report", "--storage", "e3m4", "--acc", "e3m4", "--steps", "0"],
+    "lesson": ["lesson"],
+    "lesson, one": ["lesson", "ties"],
     "bound": ["bound", "The cup is", "--orders", "2"],
     "bound, sums": ["bound", "--sums", "layers.0.mlp.up_proj", "--storage", "f16", "--acc", "f16", "--orders", "2"],
     "bound, infinite": ["bound", "--dot", "6e4,6e4,-6e4", "1,1,1", "--storage", "f16", "--acc", "f16"],

@@ -20,6 +20,7 @@ from softfloat_llm.cli import (
     formats,
     golden,
     identify,
+    lesson,
     margins,
     promote,
     ranges,
@@ -59,6 +60,7 @@ VERBS = {
     "recipes": recipes.recipes,
     "recipes check": recipes_check.check_verb,
     "taps": taps.taps,
+    "lesson": lesson.lesson,
     "fetch": fetch.fetch,
 }
 
