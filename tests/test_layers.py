@@ -60,10 +60,7 @@ EXACT_TYPES = {
     "object",
     *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)),
 }
-NO_EMULATION = {
-    "tiny/train.py": "it trains in PyTorch; nothing in it is an emulated value",
-    "live/torch_kernels.py": "it asks PyTorch's own sums, to find their order; nothing in it is an emulated value",
-}
+NO_EMULATION = {"tiny/train.py": "it trains in PyTorch; nothing in it is an emulated value"}
 ONE_ROUNDING = {"io/fetch.py": "float32 to bf16 by ml_dtypes rounds once; each tensor's sha256 is checked"}
 
 SOURCES = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*.py"))
