@@ -289,7 +289,7 @@ def total_of(terms, acc):
 
 
 def scaled(score, factor, *, storage, output, compute="f32"):
-    return op("*", round_exact(score, storage), round_exact(factor, compute), output)
+    return round_exact(op("*", round_exact(score, storage), round_exact(factor, compute), compute), output)
 
 
 def silu(gate, *, storage, output, compute="f32", form="quotient"):

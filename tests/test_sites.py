@@ -9,9 +9,10 @@ from softfloat_llm.site_options import Count, FormatOption, Positive
 from softfloat_llm.sites import GROUPS, LINEAR, MATMUL, MODE_KEYS, SITES, TAPPED, select, specificity
 
 
-def test_there_are_26_sites_in_the_order_of_the_forward_pass():
+def test_there_are_28_sites_in_the_order_of_the_forward_pass():
     assert list(SITES) == [
-        "embed", "norm.input", "attn.q_proj", "attn.k_proj", "attn.v_proj", "rope.table", "attn.rope", "kv.k", "kv.v",
+        "embed", "norm.input", "attn.q_proj", "attn.k_proj", "attn.v_proj", "norm.q", "norm.k", "rope.table",
+        "attn.rope", "kv.k", "kv.v",
         "attn.scores", "attn.scale", "attn.mask", "attn.softmax", "attn.pv", "attn.o_proj", "attn.residual",
         "norm.post_attention", "mlp.gate_proj", "mlp.up_proj", "mlp.act", "mlp.act_mul", "mlp.down_proj",
         "mlp.residual", "norm.final", "lm_head", "choice",
@@ -29,7 +30,8 @@ def test_the_linear_layers_are_the_seven_projections_and_the_head_and_matmul_add
 
 @pytest.mark.parametrize(("selector", "chosen"), [
     ("*", tuple(SITES)), ("linear", LINEAR), ("matmul", MATMUL), ("embed", ("embed",)), ("lm_head", ("lm_head",)),
-    ("norm", ("norm.input", "norm.post_attention", "norm.final")), ("kv", ("kv.k", "kv.v")), ("rope", ("rope.table",)),
+    ("norm", ("norm.input", "norm.q", "norm.k", "norm.post_attention", "norm.final")),
+    ("kv", ("kv.k", "kv.v")), ("rope", ("rope.table",)),
     ("mlp", tuple(n for n in SITES if n.startswith("mlp."))), ("attn.softmax", ("attn.softmax",)),
 ])  # fmt: skip
 def test_a_selector_names_a_site_a_group_or_the_beginning_of_names(selector, chosen):

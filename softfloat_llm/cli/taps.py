@@ -13,7 +13,7 @@ from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.errors import RunError, nearest
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.llama.config import Config
-from softfloat_llm.sites import SITES, TAPPED
+from softfloat_llm.sites import OF_SOME_MODELS, SITES, TAPPED
 
 # What each site takes and gives, by shape letters; T query positions, S key positions, H query heads, G kv heads, C
 # head size, D hidden, F mlp size, V vocabulary. Held against a real pass by tests/cli/test_taps.py.
@@ -39,6 +39,8 @@ SHAPES = {
     "mlp.down_proj": ("T F", "T D"),
     "lm_head": ("T D", "T V"),
 }
+_HEAD_NORMS = {"norm.q": "T H C", "norm.k": "T G C"}
+SHAPES |= {site: (shape, shape) for site, shape in _HEAD_NORMS.items()}
 _NORM = ("T D", "T D")
 OUTSIDE = ("embed", "rope.table", "norm.final", "lm_head")  # sites of no layer: two before the layers, two after
 
@@ -71,14 +73,20 @@ def stages(site: str, config: Config) -> dict[str, tuple[str, ...]]:
     """The stages that a site has taps of, each with its shape: T and S as letters, the others as numbers."""
     enter, out = SHAPES.get(site, _NORM)
     acc = "T" if site.startswith("norm.") else "T H" if site == "attn.softmax" else out
+    if site in _HEAD_NORMS:
+        acc = _HEAD_NORMS[site].removesuffix(" C")
     letters = {"in": enter, "acc": acc, "out": out} if "acc" in SITES[site].keys else {"in": enter, "out": out}
     return {stage: _numbered(shape, config) for stage, shape in letters.items()}
 
 
+def sites_of(config: Config) -> tuple[str, ...]:
+    """The sites that a pass of this model goes through, in its order."""
+    return tuple(site for site in TAPPED if config.qk_norm or site not in OF_SOME_MODELS)
+
+
 def tap_shapes(config: Config) -> dict[str, tuple[str, ...]]:
     """Tap name -> shape, in the order of the forward pass."""
-    names = list(TAPPED)
-    layered = [site for site in names if site not in OUTSIDE]
+    layered = [site for site in sites_of(config) if site not in OUTSIDE]
     places = [(site, site) for site in OUTSIDE[:2]]
     places += [(f"layers.{layer}.{site}", site) for layer in range(config.num_hidden_layers) for site in layered]
     places += [(site, site) for site in OUTSIDE[2:]]
@@ -109,7 +117,7 @@ def _listing(names: dict[str, tuple[str, ...]]) -> str:
 
 def _text(config: Config, model: str) -> str:
     rows: list[list[Any]] = []
-    for name in (*OUTSIDE[:2], *(site for site in TAPPED if site not in OUTSIDE), *OUTSIDE[2:]):
+    for name in (*OUTSIDE[:2], *(site for site in sites_of(config) if site not in OUTSIDE), *OUTSIDE[2:]):
         shapes = stages(name, config)
         place = name if name in OUTSIDE else f"layers.N.{name}"
         rows.append([place, *(_spelled(shapes.get(stage)) for stage in ("in", "acc", "out")), SITES[name].what])

@@ -14,6 +14,7 @@ import numpy as np
 from softfloat_llm.errors import LiveError
 from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.llama.config import Config
+from softfloat_llm.llama.families import FAMILIES
 from softfloat_llm.numerics.formats import Array, Format, format_of
 from softfloat_llm.numerics.rounding import round_block
 
@@ -45,18 +46,18 @@ def from_torch(tensor: Any) -> Array:
 
 
 def build(model: Model, fmt: Format, attention: str) -> Any:
-    """LlamaForCausalLM with the model's weights in a format, attention `eager` or `sdpa`, ready to be called.
+    """transformers' model of that family with the weights in a format, attention `eager` or `sdpa`, ready to be called.
 
     Raises LiveError where transformers refuses the config.
     """
     import torch
-    from transformers import LlamaForCausalLM
+    import transformers
 
     dtype = torch_dtype(torch, fmt)
     try:
-        config = llama_config(model.config, attention)
+        config = transformers_config(model.config, attention)
         with torch.device("meta"):
-            empty = LlamaForCausalLM(config)
+            empty = getattr(transformers, f"{FAMILIES[model.config.model_type].name}ForCausalLM")(config)
     except (ValueError, TypeError, KeyError) as error:
         raise LiveError(f"transformers refuses the config of {model.name}: {error}") from None
     empty.load_state_dict(_state(model, fmt), strict=True, assign=True)
@@ -76,9 +77,9 @@ def _state(model: Model, fmt: Format) -> dict[str, Any]:
     return state
 
 
-def llama_config(config: Config, attention: str) -> Any:
-    """transformers' LlamaConfig with the values of ours."""
-    from transformers import LlamaConfig
+def transformers_config(config: Config, attention: str) -> Any:
+    """transformers' LlamaConfig (or that of the relative) with the values of ours."""
+    import transformers
 
     names = (
         "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -86,9 +87,25 @@ def llama_config(config: Config, attention: str) -> Any:
         "attention_bias", "mlp_bias",
     )  # fmt: skip
     same = {name: getattr(config, name) for name in names}
-    made = LlamaConfig(**same, **_rope(config), eos_token_id=None, bos_token_id=None, use_cache=True)
+    ends = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None, "use_cache": True}
+    family = getattr(transformers, f"{FAMILIES[config.model_type].name}Config")
+    made = family(**same, **_rope(config), **_of_family(config), **ends)
     made._attn_implementation = attention
     return made
+
+
+def _of_family(config: Config) -> dict[str, Any]:
+    """What only some families have. A window is left out: no pass here is long enough to meet it."""
+    match config.model_type:
+        case "mistral":
+            return {"sliding_window": None}
+        case "smollm3":
+            layers = range(config.num_hidden_layers)
+            return {"no_rope_layers": [int(layer not in config.layers_without_rope) for layer in layers]}
+        case "granite":
+            names = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+            return {name: getattr(config, name) for name in names}
+    return {}
 
 
 def _rope(config: Config) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from softfloat_llm.io.checkpoint import Model, open_model
 from softfloat_llm.live.torch_host import Host, configured, host_facts, import_torch
 from softfloat_llm.live.transformers_model import build, from_torch, torch_dtype
 from softfloat_llm.live.transformers_taps import watched
+from softfloat_llm.llama.cache import check_window
 from softfloat_llm.llama.decode import argmax
 from softfloat_llm.numerics.formats import Array, Format, format_of
 from softfloat_llm.recipe import Recipe
@@ -122,9 +123,10 @@ def _asked(
 def _run(
     asked: _Asked, prompt: Sequence[int], teacher: Sequence[int] | None, steps: int, *, is_teacher_forced: bool
 ) -> Run:
-    limit, needed = asked.model.config.max_position_embeddings, len(prompt) + max(steps - 1, 0)
+    limit, needed = asked.model.config.position_limit, len(prompt) + max(steps - 1, 0)
     if needed > limit:
         raise TokenError(f"{len(prompt)} tokens and {steps} steps need {needed} positions; the model has {limit}.")
+    check_window(needed, asked.model.config.sliding_window)
     trace = Trace((*asked.taps, LOGITS))
     with configured(uses_mkldnn=asked.mkldnn, threads=asked.threads) as torch:
         host = host_facts(uses_mkldnn=asked.mkldnn)

@@ -33,6 +33,10 @@ _IN_LAYER: dict[str, tuple[str | None, str]] = {
     "mlp.act_fn": (None, "mlp.act"),
     "mlp.down_proj": ("mlp.act_mul", "mlp.down_proj"),
 }
+_OF_HEADS: dict[str, tuple[str | None, str]] = {
+    "self_attn.q_norm": (None, "norm.q"),
+    "self_attn.k_norm": (None, "norm.k"),
+}
 
 
 @contextmanager
@@ -57,15 +61,15 @@ def _hooks(model: Any, keeper: _Keeper) -> Iterator[tuple[Any, Callable[..., Non
     def after(site: str, layer: int | None) -> Callable[..., None]:
         return lambda _, __, out: keeper.keep(site, out, layer)
 
-    yield body.embed_tokens, before(None, None), after("embed", None)
-    yield body.rotary_emb, before(None, None), lambda _, __, out: keeper.keep_table(*out)
+    yield body.rotary_emb, before("embed", None), lambda _, __, out: keeper.keep_table(*out)
     for i, layer in enumerate(body.layers):
         yield layer.self_attn, lambda *_, i=i: keeper.enter(i), lambda *_: keeper.enter(None)
-        for name, (taken, given) in _IN_LAYER.items():
+        of_heads = _OF_HEADS if hasattr(layer.self_attn, "q_norm") else {}
+        for name, (taken, given) in (_IN_LAYER | of_heads).items():
             yield layer.get_submodule(name), before(taken, i), after(given, i)
         yield layer, before(None, i), after("mlp.residual", i)
     yield body.norm, before(None, None), after("norm.final", None)
-    yield model.lm_head, before(None, None), after("lm_head", None)
+    yield model, before(None, None), lambda _, __, out: keeper.keep("lm_head", out.logits, None)
 
 
 class _Keeper:
@@ -168,7 +172,7 @@ def _function_mode(keeper: _Keeper) -> Any:
             out = func(*args, **(kwargs or {}))
             name = getattr(func, "__name__", "")
             name = _ALIASES.get(name, name)
-            if name in _WATCHED:
+            if name in _WATCHED and not (name == "add" and isinstance(args[1], float)):  # eps of a norm of heads
                 keeper.call(name, out)
             return out
 

@@ -249,7 +249,11 @@ def _grouped(left: Array, right: Array, spec: SiteSpec, *, init: Float64Array | 
 
 
 def scale(x: Array, factor: float, spec: SiteSpec) -> Taps:
-    """Scores times a positive factor. x (T, H, S); the factor is held in `compute`. **Rounds:** once, to the output."""
+    """Scores times a positive factor. x (T, H, S).
+
+    **Rounds:** the factor and the product to `compute`, then to the output. (Of a product that lies near the middle of
+    two bf16 values that is another one than rounding once: PyTorch's, by transformers' Granite, tests/live.)
+    """
     taps = scaled(x, factor, spec)
     fills = (hidden_in(spec.storage), None, hidden_in(spec.output))
     enter, out = hide(taps.enter, spec.storage), hide(taps.out, spec.output)
@@ -260,7 +264,7 @@ def scaled(x: Array, factor: float, spec: SiteSpec) -> Taps:
     """The same for queries or keys, x (T, H, C)."""
     held = round_wide(np.array([factor]), spec.compute)
     entered = entered_values(x, spec)
-    return Taps(entered, None, given_values(widen(entered) * held, spec))
+    return Taps(entered, None, given_values(round_wide(widen(entered) * held, spec.compute), spec))
 
 
 def mask(x: Array, spec: SiteSpec, *, sees_none: bool = False) -> Taps:

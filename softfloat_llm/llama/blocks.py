@@ -63,7 +63,7 @@ def rms_norm(x: Array, weight: Array, spec: SiteSpec, eps: float, *, unrounded: 
     weight-first: the same, the weight before the root.
     """
     spec = spec.shaped(M=x.shape[0], K=x.shape[1])
-    takes, c = spec.options["takes"], spec.compute
+    takes, c = spec.options.get("takes", "stored"), spec.compute
     measured = entered = entered_values(x, spec)
     if takes != "stored":
         measured = _in_compute(x if unrounded is None else unrounded, c)
@@ -89,7 +89,9 @@ def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
     """
     c = spec.compute
     at = spec.precision.with_output(c)
-    sums = reduce.dot_stages(x, x, at if spec.options["takes"] == "stored" else at.with_storage(c))  # (T,)
+    sums = reduce.dot_stages(
+        x, x, at if spec.options.get("takes", "stored") == "stored" else at.with_storage(c)
+    )  # (T,)
     shifted = ops.add(_mean(sums, x.shape[-1], spec), eps_in(eps, c), c)  # (T,)
     if spec.options["root"] == "rsqrt":
         root = functions.rsqrt(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs
@@ -199,7 +201,29 @@ def unrounded_residual(stream: Array, x: Array, spec: SiteSpec) -> Array:
     return carry(total, spec.compute)
 
 
-def embedding(rows: Array, spec: SiteSpec) -> Taps:
-    """Gathered rows (T, D). **Rounds:** to the storage, then to the output (usually the same format)."""
+def embedding(rows: Array, spec: SiteSpec, *, factor: float = 1.0) -> Taps:
+    """Gathered rows (T, D), times a factor. **Rounds:** to the storage, then to the output (usually the same format).
+
+    With a factor other than 1, once more as `times`.
+    """
     entered = entered_values(rows, spec)
-    return Taps(entered, None, given_values(widen(entered), spec))
+    given = given_values(widen(entered), spec)
+    return Taps(entered, None, given if factor == 1 else times(given, factor, spec))
+
+
+def times(x: Array, factor: float, spec: SiteSpec) -> Array:
+    """x (...) times a number of the config. **Rounds:** the number and the product to `compute`, then to the output.
+
+    **Source:** PyTorch 2.13.0 has a Python number in f32 beside a tensor in bf16 or f16 (aten BinaryOpsKernel.cpp,
+    opmath_t), as transformers' modeling_granite.py multiplies.
+    """
+    return given_values(round_wide(widen(x) * _held(factor, spec), spec.compute), spec)
+
+
+def divided(taps: Taps, divisor: float, spec: SiteSpec) -> Taps:
+    """The taps with what was given over a number of the config. **Rounds:** as `times`, with the quotient."""
+    return taps._replace(out=given_values(widen(ops.div(widen(taps.out), _held(divisor, spec), spec.compute)), spec))
+
+
+def _held(number: float, spec: SiteSpec) -> float:
+    return float(round_wide(np.array([number]), spec.compute)[0])

@@ -63,7 +63,8 @@ class KVCache:
         self.padding = np.zeros(batch, np.int64) if padding is None else np.asarray(padding, np.int64)
         if self.padding.shape != (batch,) or (self.padding < 0).any():
             raise TokenError(f"padding counts positions of each of {batch} sequences: found {self.padding.tolist()}.")
-        self.limit = config.max_position_embeddings
+        self.limit, self.window = config.position_limit, config.sliding_window
+        self.attention_multiplier = config.attention_multiplier
         shape = (batch, 0, config.num_key_value_heads, config.head_dim)
         self._k = [np.zeros(shape, self.k_format.dtype) for _ in range(config.num_hidden_layers)]
         self._v = [np.zeros(shape, self.v_format.dtype) for _ in range(config.num_hidden_layers)]
@@ -108,6 +109,16 @@ class KVCache:
                 f"{self.length} positions and {count} more exceed max_position_embeddings = {self.limit}."
                 " Use a shorter prompt or fewer steps."
             )
+        check_window(self.length + count, self.window)
+
+
+def check_window(length: int, window: int | None) -> None:
+    """Raises TokenError where a pass of so many positions would need the window: then not every key is seen."""
+    if window is not None and length > window:
+        raise TokenError(
+            f"{length} positions exceed sliding_window = {window}: each position would see only the last {window},"
+            f" which is not computed here. Use at most {window} positions (the prompt, and all steps but one)."
+        )
 
 
 def _spelled(*specs: SiteSpec) -> list[str]:

@@ -1,8 +1,8 @@
-"""The shape and constants of a Llama model, from its config.json: every key is accepted, noted or refused.
+"""The shape and constants of a Llama or a relative of it, from its config.json: each key accepted, noted or refused.
 
 Start at `config_from_dict`. Each value that the file does not give is a line in `Config.notes`; each key whose
 value would change the result in a way that this package does not compute is refused, naming key and value.
-Defaults are those of transformers' LlamaConfig (5.24.0), each said in a note.
+Defaults are those of transformers (5.24.0), each said in a note; those of the relatives stand in `families`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from softfloat_llm.errors import ConfigError
 from softfloat_llm.llama.config_keys import Keys
+from softfloat_llm.llama.families import Family, family_of, layers_without_rope, multipliers_of, window_of
 from softfloat_llm.llama.rope_scaling import RopeScaling, rope_of
 
 __all__ = ["Config", "RopeScaling", "config_from_dict"]
@@ -20,7 +21,7 @@ __all__ = ["Config", "RopeScaling", "config_from_dict"]
 
 @dataclass(frozen=True)
 class Config:
-    """A Llama model's shape and constants, under the names of config.json. `notes` lists what was assumed."""
+    """A model's shape and constants, under the names of config.json. `notes` lists what was assumed."""
 
     vocab_size: int
     hidden_size: int
@@ -40,9 +41,31 @@ class Config:
     dtype: str | None = None
     """The format that the file says the weights are in; the tensors themselves decide."""
     notes: tuple[str, ...] = ()
+    model_type: str = "llama"
+    qkv_bias: bool = False
+    """q, k and v have a bias, o has none (Qwen2)."""
+    qk_norm: bool = False
+    """Queries and keys are normalised head by head before they are rotated (Qwen3)."""
+    sliding_window: int | None = None
+    """A pass over more positions is refused: no window is computed here."""
+    layers_without_rope: tuple[int, ...] = ()
+    embedding_multiplier: float = 1.0
+    attention_multiplier: float | None = None
+    """What scores are scaled by in place of head_dim^-1/2."""
+    residual_multiplier: float = 1.0
+    logits_scaling: float = 1.0
+    """What logits are divided by."""
+
+    @property
+    def position_limit(self) -> int:
+        """How many positions a pass may have: dynamic scaling goes on to `factor` times max_position_embeddings."""
+        scaling = self.rope_scaling
+        if scaling is not None and scaling.rope_type == "dynamic":
+            return int(scaling.factor * self.max_position_embeddings)
+        return self.max_position_embeddings
 
 
-# Keys that change a forward pass where their value is another than these; Llama has no such part.
+# Keys that change a forward pass where their value is another than these; only a family that has them may say more.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "compression_config": (None,),
@@ -56,7 +79,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "final_logit_softcapping": (None,),
     "use_qk_norm": (None, False),
     "qk_layernorm": (None, False),
+    "attention_multiplier": (None,),
     "no_rope_layers": (None,),
+    "no_rope_layer_interval": (None, 0),
     "rope_interleaved": (None, False),
     "num_local_experts": (None, 0),
     "num_experts": (None, 0),
@@ -77,13 +102,12 @@ _DTYPES = (
     "float64", "float32", "float16", "bfloat16",
     "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
 )  # fmt: skip
-_ARCHITECTURES = ("llamaforcausallm", "llamamodel")
 
 
 def config_from_dict(entries: Mapping[str, Any]) -> Config:
     """The Config that a parsed config.json describes.
 
-    Raises ConfigError, naming the key and its value, for what Llama does not have or this package does not compute.
+    Raises ConfigError, naming the key and its value, for what the family has not or this package does not compute.
 
     >>> config_from_dict({"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
     ...                   "num_attention_heads": 4, "rms_norm_eps": 1e-5}).head_dim
@@ -92,66 +116,62 @@ def config_from_dict(entries: Mapping[str, Any]) -> Config:
     if not isinstance(entries, Mapping):
         raise ConfigError(f"config: found {type(entries).__name__}, expected an object with keys such as hidden_size.")
     keys = Keys(entries)
-    _check_model_type(keys)
-    _check_neutral(keys)
-    theta, scaling = rope_of(keys)
+    family = family_of(keys)
+    _check_neutral(keys, family)
+    theta, scaling = rope_of(keys, family)
+    layers = keys.integer("num_hidden_layers")
+    factors = multipliers_of(keys, family)
     config = Config(
         vocab_size=keys.integer("vocab_size"),
         hidden_size=keys.integer("hidden_size"),
         intermediate_size=keys.integer("intermediate_size"),
-        num_hidden_layers=keys.integer("num_hidden_layers"),
+        num_hidden_layers=layers,
         num_attention_heads=keys.integer("num_attention_heads"),
-        num_key_value_heads=_key_value_heads(keys),
-        head_dim=_head_dim(keys),
-        rms_norm_eps=keys.number("rms_norm_eps", 1e-6, ", as LlamaConfig does"),
+        num_key_value_heads=_key_value_heads(keys, family),
+        head_dim=_head_dim(keys, family),
+        rms_norm_eps=keys.number("rms_norm_eps", family.default("rms_norm_eps"), family.as_said),
         rope_theta=theta,
-        max_position_embeddings=keys.integer("max_position_embeddings", 2048, ", as LlamaConfig does"),
-        tie_word_embeddings=keys.flag("tie_word_embeddings", False, ", as LlamaConfig does"),
-        attention_bias=keys.flag("attention_bias", False) if "attention_bias" in entries else False,
-        mlp_bias=keys.flag("mlp_bias", False) if "mlp_bias" in entries else False,
+        max_position_embeddings=_length(keys, family),
+        tie_word_embeddings=keys.flag("tie_word_embeddings", family.default("tie_word_embeddings"), family.as_said),
+        attention_bias=_has_bias(keys, family, "attention_bias"),
+        mlp_bias=_has_bias(keys, family, "mlp_bias"),
         rope_scaling=scaling,
         eos_token_ids=_eos(keys),
         dtype=_dtype(keys),
+        model_type=family.model_type,
+        qkv_bias=family.has_qkv_bias,
+        qk_norm=family.has_qk_norm,
+        sliding_window=window_of(keys, family, layers),
+        layers_without_rope=layers_without_rope(keys, family, layers),
+        embedding_multiplier=factors.get("embedding_multiplier", 1.0),
+        attention_multiplier=factors.get("attention_multiplier"),
+        residual_multiplier=factors.get("residual_multiplier", 1.0),
+        logits_scaling=factors.get("logits_scaling", 1.0),
     )
-    _note_unread(keys)
+    _note_unread(keys, family)
     return replace(config, notes=tuple(dict.fromkeys(keys.notes)))
 
 
-def _check_model_type(keys: Keys) -> None:
-    if keys.get("model_type") is None:
-        keys.note("model_type is not given: llama is assumed")
-    elif keys.get("model_type") != "llama":
-        keys.refuse("model_type", "'llama': only Llama checkpoints are read for now")
-    names = keys.get("architectures") or []
-    if not isinstance(names, list) or not all(isinstance(n, str) and n.lower() in _ARCHITECTURES for n in names):
-        keys.refuse("architectures", "LlamaForCausalLM")
+def _length(keys: Keys, family: Family) -> int:
+    return keys.integer("max_position_embeddings", family.default("max_position_embeddings"), family.as_said)
 
 
-def _check_neutral(keys: Keys) -> None:
-    """Refuse every key that would add a part which Llama does not have."""
+def _has_bias(keys: Keys, family: Family, key: str) -> bool:
+    return key in family.own_keys and key in keys.entries and keys.flag(key, False)
+
+
+def _check_neutral(keys: Keys, family: Family) -> None:
+    """Refuse every key that would add a part which the family does not have."""
     for key, neutral in _NEUTRAL.items():
-        if keys.get(key) not in neutral:
+        if key not in family.own_keys and keys.get(key) not in neutral:
             words = " or ".join("null" if value is None else repr(value) for value in neutral)
             keys.refuse(key, f"{words}: this package does not compute it")
     act = keys.get("hidden_act")
     if act is None:
-        keys.note("hidden_act is not given: silu is used, as LlamaConfig does")
+        keys.note(f"hidden_act is not given: silu is used{family.as_said}")
     elif act not in ("silu", "swish"):
         keys.refuse("hidden_act", "'silu'")
-    layers = keys.get("layer_types") or []
-    if not isinstance(layers, list) or any(layer != "full_attention" for layer in layers):
-        keys.refuse("layer_types", "full_attention in each layer")
-    _check_sliding_window(keys)
     _check_pretraining_tp(keys)
-
-
-def _check_sliding_window(keys: Keys) -> None:
-    window = keys.get("sliding_window")
-    if window is None:
-        return
-    if keys.get("use_sliding_window") is not False:
-        keys.refuse("sliding_window", "null (or use_sliding_window false): every position sees all earlier ones here")
-    keys.note(f"sliding_window {window!r} is not in use: use_sliding_window is false")
 
 
 def _check_pretraining_tp(keys: Keys) -> None:
@@ -162,9 +182,11 @@ def _check_pretraining_tp(keys: Keys) -> None:
         )
 
 
-def _key_value_heads(keys: Keys) -> int:
+def _key_value_heads(keys: Keys, family: Family) -> int:
     heads = keys.integer("num_attention_heads")
-    groups = keys.integer("num_key_value_heads", heads, " (one for each attention head)")
+    fixed = None if "num_key_value_heads" in keys.entries else family.default("num_key_value_heads")
+    why = " (one for each attention head)" if fixed is None else family.as_said
+    groups = keys.integer("num_key_value_heads", fixed or heads, why)
     if heads % groups:
         raise ConfigError(
             f"config: num_attention_heads is {heads} and num_key_value_heads is {groups}: "
@@ -173,9 +195,11 @@ def _key_value_heads(keys: Keys) -> int:
     return groups
 
 
-def _head_dim(keys: Keys) -> int:
+def _head_dim(keys: Keys, family: Family) -> int:
     hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
-    if keys.get("head_dim") is None:
+    if "head_dim" not in keys.entries and family.default("head_dim") is not None:
+        size = keys.integer("head_dim", family.default("head_dim"), family.as_said)
+    elif keys.get("head_dim") is None:
         if hidden % heads:
             raise ConfigError(
                 f"config: hidden_size is {hidden} and num_attention_heads is {heads}: "
@@ -212,7 +236,7 @@ def _dtype(keys: Keys) -> str | None:
     return names.pop() if names else None
 
 
-def _note_unread(keys: Keys) -> None:
+def _note_unread(keys: Keys, family: Family) -> None:
     for key in keys.entries:
         if key not in keys.read and key not in _WITHOUT_EFFECT:
-            keys.note(f"{key} is not a key of Llama: ignored")
+            keys.note(f"{key} is not a key of {family.name}: ignored")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from softfloat_llm.errors import NonFiniteError, TokenError
-from softfloat_llm.llama.cache import KVCache
+from softfloat_llm.llama.cache import KVCache, check_window
 from softfloat_llm.llama.forward import Step, forward
 from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.numerics import reduce
@@ -58,6 +58,7 @@ def decode(
     """
     cache = KVCache(weights.config, recipe)
     _check_length(len(prompt), steps, cache.limit)
+    check_window(len(prompt) + max(steps - 1, 0), cache.window)
     layers = weights.config.num_hidden_layers
     passes = max(steps, 1)
     fed, chosen, rows = list(prompt), [], []

@@ -71,16 +71,18 @@ def forward(
     run = _Pass(store, here, cache, _Recorder(recipe, trace or Trace(()), cache, instead), crew)
     at, see = here.at, run.see
     places = np.maximum(np.arange(cache.length, cache.length + ids.shape[1]) - cache.padding[:, None], 0)  # (B, T)
-    x = Stream(see("embed", blocks.embedding(store[EMBEDDING][ids.reshape(-1)], at("embed"))))  # (B*T, D)
+    rows = store[EMBEDDING][ids.reshape(-1)]
+    x = Stream(see("embed", blocks.embedding(rows, at("embed"), factor=config.embedding_multiplier)))  # (B*T, D)
     table = see("rope.table", rope_table(places.reshape(-1), config, at("rope.table")))  # (B*T, C)
     for layer in range(config.num_hidden_layers):
         see.layer = layer
         x = _layer(x, table, layer, run._replace(recipe=here.within(str(layer))))
+        store.release(LAYER % layer)
         if step is not None:
             step(layer + 1, config.num_hidden_layers)
     see.layer = None
     h = run.norm("norm.final", x, "model.norm.weight")
-    logits = run.dense("lm_head", h, "lm_head")  # (B*T, V)
+    logits = run.dense("lm_head", h, "lm_head", divisor=config.logits_scaling)  # (B*T, V)
     cache.length += ids.shape[1]
     return logits if np.ndim(tokens) == 1 else logits.reshape(*ids.shape, -1)
 
@@ -94,9 +96,13 @@ def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     q = run.dense("attn.q_proj", h, prefix + "self_attn.q_proj").reshape(-1, heads, size)  # (B*T, H, C)
     k = run.dense("attn.k_proj", h, prefix + "self_attn.k_proj").reshape(-1, groups, size)  # (B*T, G, C)
     v = run.dense("attn.v_proj", h, prefix + "self_attn.v_proj").reshape(-1, groups, size)  # (B*T, G, C)
+    if config.qk_norm:
+        q = run.head_norm("norm.q", q, prefix + "self_attn.q_norm.weight")
+        k = run.head_norm("norm.k", k, prefix + "self_attn.k_norm.weight")
     both = np.concatenate([entered_values(x, at("attn.rope")) for x in (q, k)], axis=1)  # (B*T, H+G, C)
     both = attention.in_pairs(both, at("attn.rope"))
-    both = see("attn.rope", attention.rotate(both, cos, sin, at("attn.rope")))
+    if layer not in config.layers_without_rope:
+        both = see("attn.rope", attention.rotate(both, cos, sin, at("attn.rope")))
     q, k = both[:, :heads], both[:, heads:]
     k = see("kv.k", kept(k, at("kv.k"), at("attn.rope").output))  # (B*T, G, C)
     v = see("kv.v", kept(v, at("kv.v"), at("attn.v_proj").output))  # (B*T, G, C)
@@ -128,19 +134,32 @@ class _Pass(NamedTuple):
     see: _Recorder
     crew: Crew
 
-    def dense(self, site: str, x: Array, name: str) -> Array:
-        """x W^T (+ bias) with the weight of that name. x (B*T, K); the result (B*T, N)."""
-        weight, bias = self.store.linear(site, name)
-        return self.see(site, blocks.linear(x, weight, self.recipe.at(site), bias=bias, crew=self.crew))
+    @property
+    def eps(self) -> float:
+        return self.store.config.rms_norm_eps
+
+    def dense(self, site: str, x: Array, name: str, *, divisor: float = 1.0) -> Array:
+        """x W^T (+ bias), over the divisor, with the weight of that name. x (B*T, K); the result (B*T, N)."""
+        (weight, bias), spec = self.store.linear(site, name), self.recipe.at(site)
+        taps = blocks.linear(x, weight, spec, bias=bias, crew=self.crew)
+        return self.see(site, taps if divisor == 1 else blocks.divided(taps, divisor, spec))
 
     def norm(self, site: str, x: Stream, name: str) -> Array:
         """RMSNorm with the weight of that name. x (B*T, D); the result (B*T, D)."""
-        spec, eps = self.recipe.at(site), self.store.config.rms_norm_eps
-        return self.see(site, blocks.rms_norm(x.stored, self.store[name], spec, eps, unrounded=x.unrounded))
+        spec = self.recipe.at(site)
+        return self.see(site, blocks.rms_norm(x.stored, self.store[name], spec, self.eps, unrounded=x.unrounded))
+
+    def head_norm(self, site: str, x: Array, name: str) -> Array:
+        """RMSNorm of each head by itself, with the weight of that name. x (B*T, heads, C), as the result."""
+        taps = blocks.rms_norm(x.reshape(-1, x.shape[-1]), self.store[name], self.recipe.at(site), self.eps)
+        assert taps.acc is not None
+        enter, out = taps.enter.reshape(x.shape), taps.out.reshape(x.shape)
+        return self.see(site, taps._replace(enter=enter, acc=taps.acc.reshape(x.shape[:2]), out=out))
 
     def add(self, site: str, x: Stream, h: Array) -> Stream:
-        """The stream plus h, both (B*T, D)."""
-        spec = self.recipe.at(site)
+        """The stream plus h times the config's residual_multiplier, both (B*T, D)."""
+        spec, factor = self.recipe.at(site), self.store.config.residual_multiplier
+        h = h if factor == 1 else blocks.times(h, factor, spec)
         given = self.see(site, blocks.residual(x.stored, h, spec))
         if not _is_unrounded_wanted(self.recipe):
             return Stream(given)
@@ -149,7 +168,7 @@ class _Pass(NamedTuple):
 
 
 def _is_unrounded_wanted(recipe: Scope) -> bool:
-    return any(recipe.at(name).options["takes"] != "stored" for name in select("norm"))
+    return any(recipe.at(name).options.get("takes", "stored") != "stored" for name in select("norm"))
 
 
 def _attention(q: Array, layer: int, cache: KVCache, recipe: Scope, see: _Recorder) -> Array:
@@ -162,20 +181,23 @@ def _attention(q: Array, layer: int, cache: KVCache, recipe: Scope, see: _Record
         skipped = min(max(pad - cache.length, 0), length)  # queries that are padding themselves
         if recipe.at("attn.mask").options["value"] != "hidden":
             for t in range(skipped):  # each sees all keys alike
-                out[row, t] = _attended(q[row, t : t + 1], keys[row], values[row], here, see=None, row=row)[0]
+                out[row, t] = _attended(q[row, t : t + 1], keys[row], values[row], here, cache)[0]
         if skipped < length:
-            out[row, skipped:] = _attended(q[row, skipped:], keys[row, pad:], values[row, pad:], here, see, row)
+            out[row, skipped:] = _attended(q[row, skipped:], keys[row, pad:], values[row, pad:], here, cache, see, row)
     return out.reshape(batch * length, heads * size)
 
 
-def _attended(q: Array, k: Array, v: Array, recipe: Scope, see: _Recorder | None, row: int) -> Array:
+def _attended(
+    q: Array, k: Array, v: Array, recipe: Scope, cache: KVCache, see: _Recorder | None = None, row: int = 0
+) -> Array:
     """Attention of one sequence. q (T, H, C), k and v (S, G, C); the result (T, H, C). Without `see`, q sees no key."""
     at, is_masked = recipe.at, recipe.at("attn.mask").options["value"] != "hidden"
 
     def tap(site: str, taps: Taps) -> Array:
         return taps.out if see is None else see(site, taps, row)
 
-    on, factor = at("attn.scale").options["on"], score_factor(q.shape[-1], at("attn.scale"), at("attn.softmax"))
+    on, size, multiplier = at("attn.scale").options["on"], q.shape[-1], cache.attention_multiplier
+    factor = score_factor(size, at("attn.scale"), at("attn.softmax"), multiplier=multiplier)
     if on != "scores":
         q = tap("attn.scale", attention.scaled(q, factor, at("attn.scale")))
     if on == "both":

@@ -11,6 +11,7 @@ from typing import Any
 
 from softfloat_llm.errors import ConfigError
 from softfloat_llm.llama.config_keys import Keys
+from softfloat_llm.llama.families import Family
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,22 @@ _ROPE_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _ROPE_OTHER_KEYS = {"type", "rope_type", "rope_theta", "finetuned", "partial_rotary_factor"}
 
 
-def rope_of(keys: Keys) -> tuple[float, RopeScaling | None]:
+def rope_of(keys: Keys, family: Family) -> tuple[float, RopeScaling | None]:
     """theta and the scaling, from the top level, from `rope_scaling`, or from `rope_parameters` (newer files)."""
     old, new = (_rope_entries(keys, key) for key in ("rope_scaling", "rope_parameters"))
-    theta = _theta(keys, old, new)
-    scalings = [(part, _scaling(part, keys)) for part in (old, new) if part is not None]
+    theta = _theta(keys, family, old, new)
+    scalings = [(part, _scaling(part, keys, family)) for part in (old, new) if part is not None]
     if len(scalings) == 2 and scalings[0][1] != scalings[1][1]:
         raise ConfigError(
             f"config: rope_scaling is {keys.get('rope_scaling')!r} and rope_parameters is "
             f"{keys.get('rope_parameters')!r}: they disagree; keep one."
         )
-    return theta, scalings[0][1] if scalings else None
+    scaling = scalings[0][1] if scalings else None
+    if scaling is not None and scaling.rope_type == "yarn" and theta <= 1:
+        raise ConfigError(
+            f"config: rope_theta is {theta!r}: rope type 'yarn' divides by its logarithm; give one above 1."
+        )
+    return theta, scaling
 
 
 def _rope_entries(keys: Keys, key: str) -> Keys | None:
@@ -75,11 +81,11 @@ def _rope_entries(keys: Keys, key: str) -> Keys | None:
     return Keys(value, f"config: {key}")
 
 
-def _theta(keys: Keys, *parts: Keys | None) -> float:
+def _theta(keys: Keys, family: Family, *parts: Keys | None) -> float:
     """rope_theta wherever it stands; where it stands twice both must agree."""
     places = [p for p in (keys, *parts) if p is not None and p.get("rope_theta") is not None]
     if not places:
-        return keys.number("rope_theta", 10000.0, ", as LlamaConfig does")
+        return keys.number("rope_theta", family.default("rope_theta"), family.as_said)
     values = [p.number("rope_theta") for p in places]
     if len(set(values)) > 1:
         raise ConfigError(
@@ -90,7 +96,7 @@ def _theta(keys: Keys, *parts: Keys | None) -> float:
     return values[0]
 
 
-def _scaling(part: Keys, keys: Keys) -> RopeScaling | None:
+def _scaling(part: Keys, keys: Keys, family: Family) -> RopeScaling | None:
     kind = _rope_type(part, keys)
     if part.get("partial_rotary_factor") not in (None, 1):
         part.refuse("partial_rotary_factor", "1: a partly rotated head is not Llama's")
@@ -105,7 +111,7 @@ def _scaling(part: Keys, keys: Keys) -> RopeScaling | None:
         return None
     fields = {key: _rope_value(part, key) for key in (*required, *optional) if part.get(key) is not None}
     scaling = RopeScaling(rope_type=kind, **fields)
-    return _with_rope_defaults(scaling, keys)
+    return _with_rope_defaults(scaling, keys, family)
 
 
 def _rope_type(part: Keys, keys: Keys) -> str:
@@ -145,7 +151,7 @@ def _rope_value(part: Keys, key: str) -> Any:
     return value
 
 
-def _with_rope_defaults(scaling: RopeScaling, keys: Keys) -> RopeScaling:
+def _with_rope_defaults(scaling: RopeScaling, keys: Keys, family: Family) -> RopeScaling:
     """Fill in what the type needs, each with a note; check what must hold between two values."""
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     if low is not None and high is not None and not high > low:
@@ -154,7 +160,7 @@ def _with_rope_defaults(scaling: RopeScaling, keys: Keys) -> RopeScaling:
         )
     filled: dict[str, Any] = {}
     if scaling.rope_type != "linear":
-        filled["original_max_position_embeddings"] = _original_length(scaling, keys)
+        filled["original_max_position_embeddings"] = _original_length(scaling, keys, family)
     if scaling.rope_type == "yarn":
         for key, value in (("beta_fast", 32.0), ("beta_slow", 1.0), ("truncate", True)):
             if getattr(scaling, key) is None:
@@ -166,9 +172,9 @@ def _with_rope_defaults(scaling: RopeScaling, keys: Keys) -> RopeScaling:
     return complete
 
 
-def _original_length(scaling: RopeScaling, keys: Keys) -> int:
+def _original_length(scaling: RopeScaling, keys: Keys, family: Family) -> int:
     """The length a model was trained for. It may stand in the scaling or at the top level, not differing."""
-    limit = keys.integer("max_position_embeddings", 2048, ", as LlamaConfig does")
+    limit = keys.integer("max_position_embeddings", family.default("max_position_embeddings"), family.as_said)
     if scaling.rope_type == "dynamic":
         return limit
     inner = scaling.original_max_position_embeddings

@@ -18,9 +18,12 @@ from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
 from softfloat_llm.site_specs import SiteSpec
 
 
-def score_factor(size: int, scale: SiteSpec, softmax: SiteSpec) -> float:
-    """What scores are scaled by: C^(-1/2), times log2(e) where the softmax raises 2; q and k each by its root."""
-    factor = float(size**-0.5)
+def score_factor(size: int, scale: SiteSpec, softmax: SiteSpec, *, multiplier: float | None = None) -> float:
+    """What scores are scaled by: C^(-1/2) or a multiplier in its place, times log2(e) where the softmax raises 2.
+
+    q and k each by its root.
+    """
+    factor = float(size**-0.5) if multiplier is None else multiplier
     if softmax.options["base"] == "2":
         factor *= _LOG2E
     return math.sqrt(factor) if scale.options["on"] == "both" else factor

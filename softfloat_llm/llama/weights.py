@@ -51,15 +51,24 @@ def _layer_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     }
     attention = {"q_proj": (query, hidden), "k_proj": (key, hidden), "v_proj": (key, hidden), "o_proj": (hidden, query)}
     gated = {"gate_proj": (mlp, hidden), "up_proj": (mlp, hidden), "down_proj": (hidden, mlp)}
-    for block, linear, has_bias in (
-        ("self_attn", attention, config.attention_bias),
-        ("mlp", gated, config.mlp_bias),
+    if config.qk_norm:
+        shapes |= {f"self_attn.{name}.weight": (config.head_dim,) for name in ("q_norm", "k_norm")}
+    for block, linear, biased in (
+        ("self_attn", attention, _with_bias(config)),
+        ("mlp", gated, tuple(gated) if config.mlp_bias else ()),
     ):
         for name, shape in linear.items():
             shapes[f"{block}.{name}.weight"] = shape
-            if has_bias:
+            if name in biased:
                 shapes[f"{block}.{name}.bias"] = shape[:1]
     return shapes
+
+
+def _with_bias(config: Config) -> tuple[str, ...]:
+    """The projections of attention that have a bias."""
+    if config.attention_bias:
+        return "q_proj", "k_proj", "v_proj", "o_proj"
+    return ("q_proj", "k_proj", "v_proj") if config.qkv_bias else ()
 
 
 _LARGE = 1 << 30  # bytes

@@ -272,7 +272,7 @@ def test_scaling_q_first_is_another_number_than_scaling_the_score_where_the_scal
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_a_scale_is_held_in_compute_and_the_product_rounded_once(fmt):
+def test_a_scale_and_its_product_are_rounded_to_compute_first(fmt):
     x = drawn((1, 2, 1), fmt, 19, 5.0)
     for compute in ("f32", "bf16"):
         got = attention.scale(x, 48**-0.5, at(f"{fmt},attn.scale.compute={compute}", "attn.scale")).out

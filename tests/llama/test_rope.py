@@ -10,8 +10,8 @@ import pytest
 from softfloat_llm.errors import ConfigError, RecipeError
 from softfloat_llm.llama import attention
 from softfloat_llm.llama.config import config_from_dict
-from softfloat_llm.llama.rope import inverse_frequencies, rope_table
-from softfloat_llm.numerics import reduce
+from softfloat_llm.llama.rope import attention_factor, inverse_frequencies, rope_table
+from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.formats import format_of
 from softfloat_llm.numerics.rounding import round_to, ulp_distance
 from softfloat_llm.recipe import recipe_of
@@ -77,10 +77,12 @@ def test_llama3_divides_low_frequencies_keeps_high_ones_and_blends_between():
     assert np.abs(scaled / ((1 - smooth) * plain / 8 + smooth * plain) - 1)[between].max() < 8 * 2.0**-24
 
 
-def test_a_scaling_that_is_read_but_not_computed_is_refused():
-    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-    with pytest.raises(ConfigError, match="rope type 'yarn' is read, but its frequencies are not computed"):
-        inverse_frequencies(config(rope_scaling=scaling), format_of("f32"))
+@pytest.mark.parametrize("made", ["iterated", "exp", "exp2"])
+@pytest.mark.parametrize("kind", ["yarn", "dynamic"])
+def test_a_scaling_of_powers_is_refused_where_the_frequencies_are_made_otherwise(kind, made):
+    scaling = {"rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 64}
+    with pytest.raises(ConfigError, match=f"rope type '{kind}' is computed from powers.*the recipe has {made}"):
+        table([64], f"f32,rope.table.frequencies={made}", rope_scaling=scaling)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -284,19 +286,66 @@ def test_interleaved_pairs_of_permuted_elements_are_half_split_pairs_permuted(fo
 # --- PyTorch ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("scaling", [None, "linear", "llama3"])
-def test_frequencies_are_those_of_transformers_to_an_ulp_of_their_powers(scaling):
-    import torch
+SCALINGS = {
+    "default": {},
+    "linear": {"rope_type": "linear", "factor": 3.0},
+    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 8192},
+    "llama3, odd": {"rope_type": "llama3", "factor": 32, "low_freq_factor": 1, "high_freq_factor": 3,
+                    "original_max_position_embeddings": 100},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096},
+    "yarn, whole": {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "beta_fast": 16.0,
+                    "beta_slow": 2.0, "mscale": 0.707, "mscale_all_dim": 1.0, "truncate": False},
+    "yarn, its factor": {"rope_type": "yarn", "factor": 1.5, "original_max_position_embeddings": 77,
+                         "attention_factor": 1.37},
+    "yarn, no blend": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4, "beta_fast": 4.0,
+                       "beta_slow": 2.0},
+}  # fmt: skip
+
+
+def theirs_of(entries, size, theta):
+    """transformers' rotary embedding of a config."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    entries = {"linear": {"rope_type": "linear", "factor": 4.0}, "llama3": {
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192}}.get(scaling)  # fmt: skip
-    theirs = LlamaRotaryEmbedding(LlamaConfig(
-        head_dim=64, hidden_size=256, num_attention_heads=4, max_position_embeddings=16384,
-        rope_parameters={"rope_theta": 500000.0, "rope_type": "default", **(entries or {})})).inv_freq  # fmt: skip
-    ours = inverse_frequencies(config(64, 500000.0, rope_scaling=entries), format_of("f32"))
-    assert theirs.dtype == torch.float32
-    assert ulp_distance(ours, theirs.numpy(), "f32").max() <= 2
+    return LlamaRotaryEmbedding(LlamaConfig(
+        head_dim=size, hidden_size=4 * size, num_attention_heads=4, max_position_embeddings=16384,
+        rope_parameters={"rope_theta": theta, "rope_type": "default", **entries}))  # fmt: skip
+
+
+def is_power_correct(theta, size):
+    """(C/2,): True where PyTorch's power is the correctly rounded one, as it is for all but one in a hundred."""
+    import torch
+
+    theirs = theta ** (torch.arange(0, size, 2, dtype=torch.float32) / size)
+    exponent = ops.div(np.arange(0, size, 2, dtype=np.float64), float(size), "f32").astype(np.float64)
+    return theirs.numpy() == functions.pow(theta, exponent, "f32").astype(np.float32)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.parametrize(("size", "theta"), [(8, 10000.0), (64, 10000.0), (128, 500000.0), (128, 1e6), (96, 10000.0)])
+def test_frequencies_are_those_of_transformers_in_bits_wherever_the_power_is(name, size, theta):
+    theirs = theirs_of(SCALINGS[name], size, theta)
+    of_config = config(size, theta, rope_scaling=SCALINGS[name] or None, max_position_embeddings=16384)
+    ours, same = inverse_frequencies(of_config, format_of("f32")), is_power_correct(theta, size)
+    assert np.count_nonzero(~same) <= 1
+    np.testing.assert_array_equal(ours[same], theirs.inv_freq.numpy()[same])
+    assert ulp_distance(ours, theirs.inv_freq.numpy(), "f32").max() <= 2
+    assert attention_factor(of_config.rope_scaling) == theirs.attention_scaling
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("length", [16384, 16385, 20000, 32768])
+@pytest.mark.parametrize(("size", "theta"), [(8, 10000.0), (64, 10000.0), (128, 500000.0)])
+def test_dynamic_frequencies_go_by_the_length_as_those_of_transformers(length, size, theta):
+    import torch
+
+    theirs = theirs_of(SCALINGS["dynamic"], size, theta)
+    theirs(torch.zeros(1), torch.arange(length - 3, length)[None])
+    of_config = config(size, theta, rope_scaling=SCALINGS["dynamic"], max_position_embeddings=16384)
+    ours = inverse_frequencies(of_config, format_of("f32"), length=length)
+    ulps = ulp_distance(ours, theirs.inv_freq.numpy(), "f32")
+    assert ulps.max() <= 4  # theta itself is made of a power, and taken to a power: an ulp of each
+    assert np.count_nonzero(ulps) <= len(ulps) // 2
