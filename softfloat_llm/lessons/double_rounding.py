@@ -35,8 +35,8 @@ LESSON = Lesson(
         Text(
             """
             There is a cure. Rounding to odd in the first step (cut the bits, and set the last one if anything was
-            cut) never makes a midpoint, and with two bits to spare the second rounding is right. This program rounds
-            its exact sums so.
+            cut) never arrives at a midpoint by accident, and with two bits to spare the second rounding is right.
+            This program rounds its exact sums so.
             """
         ),
         Python(

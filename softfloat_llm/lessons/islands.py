@@ -40,9 +40,9 @@ LESSON = Lesson(
         ),
         Text(
             """
-            So every engine widens at these places, and narrows again behind them: islands of f32. Here, too, they
-            stay unless you ask: `--at norm.acc=f16`, `--at attn.softmax.acc=bf16`. Where the built-in model changes
-            in bf16 when the island of the norms sinks, by layer and site:
+            So engines widen at these places, and narrow again behind them: islands of f32. Here, too, they stay
+            unless you ask: `--at norm.acc=f16`, `--at attn.softmax.acc=bf16`. Where the built-in model changes in
+            bf16 when the island of the norms sinks, by layer and site:
             """
         ),
         Python(

@@ -18,7 +18,7 @@ LESSON = Lesson(
             """
             "The model runs in bf16" says in which format the numbers lie, and usually in which format results are
             written back. It does not say where the sum is kept meanwhile: the accumulator. A matrix product of a
-            model adds thousands of terms, so that is the choice which matters most.
+            model adds hundreds or thousands of terms, and each addition may lose something there.
             """
         ),
         Python(

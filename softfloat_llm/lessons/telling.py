@@ -24,6 +24,7 @@ from softfloat_llm.lessons.lesson import Answer, Command, Lesson, Next, Picture,
 from softfloat_llm.lessons.predictions import filled, plain
 
 WIDTH, MOST = 88, 100  # columns of a paragraph, and of a line at most
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")  # FORCE_COLOR asks the program for them
 _PROGRAMS = {"softfloat-llm": (), "simulate": ("simulate",)}
 PICTURES = ("number_line", "margin_ladder", "accumulation_path", "heat_map", "summation_tree")
 
@@ -132,7 +133,7 @@ def _part(step: Step, names: dict[str, Any], run: Runner) -> Part:
         case Python(code):
             return Part(step, session(code, names))
         case Command(line):
-            printed = run(words_of(line)).rstrip("\n")
+            printed = _COLOURS.sub("", run(words_of(line))).rstrip("\n")
             return Part(step, "\n".join([f"$ {line}", *(folded(row) for row in printed.split("\n"))]))
         case Picture(call):
             picture: Drawn = eval(call, names)

@@ -16,8 +16,8 @@ LESSON = Lesson(
         Text(
             """
             A floating-point format is a set of numbers, and every number of the set is exact: there is nothing vague
-            about 22.25. Vague is only the step that brings a real number there, the rounding. This program has one
-            word for it, `round_to`, and wherever a bit is lost that word stands.
+            about 22.25. What loses something is the step that brings a real number there, the rounding. This program
+            has one word for it, `round_to`, and wherever a bit is lost that word stands.
             """
         ),
         Python(

@@ -86,7 +86,7 @@ ANSWERS = {
     )[0],
     "islands": 300 / float(INFINITE_SQUARE) ** 0.5,
     "range": (min(Fraction(600), Fraction(448)), nearest(Fraction("0.0004"), 4, emin=-6)),
-    "double-rounding": (nearest(X, BF16), nearest(nearest(X, F16), BF16)),  # type: ignore[arg-type]
+    "double-rounding": (nearest(X, BF16), nearest(nearest(X, F16), BF16)),
     "stochastic": (Fraction("256.5") - 256) / 2,
     "blocks": (of_four_bits(100 / SCALE) * SCALE, of_four_bits(1 / SCALE) * SCALE),
 }
@@ -95,7 +95,7 @@ ANSWERS = {
 def midpoints_of_f16() -> int:
     """How many of 1 + n/2^14 change when f16 lies between them and bf16."""
     grid = [1 + Fraction(n, 2**14) for n in range(2**14)]
-    return sum(nearest(nearest(x, F16), BF16) != nearest(x, BF16) for x in grid)  # type: ignore[arg-type]
+    return sum(nearest(nearest(x, F16), BF16) != nearest(x, BF16) for x in grid)
 
 
 NUMBERS: dict[str, list[Any]] = {
@@ -157,7 +157,7 @@ def test_a_lesson_fits_a_page_and_tells_the_same_twice(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_commands_that_a_lesson_recommends_run(console: Console, name: str) -> None:
-    for line in lesson(name).steps[-1].run:  # type: ignore[union-attr]
+    for line in lesson(name).steps[-1].run:
         assert console(*words_of(line)).code in (0, 1), line
 
 
