@@ -84,7 +84,7 @@ def screenshot(page: str, path: Path, width: int, height: int, *, is_dark: bool 
 
 
 def _framed(page: str, width: int, more: str) -> str:
-    frame = f'<iframe style="border:0;width:{width}px;height:20000px" srcdoc="{html.escape(page)}"></iframe>'
+    frame = f'<iframe style="border:0;width:{width}px;height:60000px" srcdoc="{html.escape(page)}"></iframe>'
     return f'<!doctype html><meta charset="utf-8"><body style="margin:0">{frame}{more}'
 
 

@@ -112,14 +112,13 @@ def _product_error(found: Summation, step: Step) -> Fraction:
 
 def sentences(found: AccumulationPath) -> list[str]:
     """How far each path goes, and where it ends."""
-    return [words_of(path) for path in found.paths]
+    return [f"{path.name}: {words_of(path)}" for path in found.paths]
 
 
 def words_of(path: Path) -> str:
-    """`bf16: after 3 steps -1 bf16 ulp in [256, 512), at most 1 on the way; 2 steps changed nothing.`"""
+    """`-1 bf16 ulp in [256, 512) after 3 steps, at most 1 on the way; 2 steps changed nothing.`"""
     last, most = path.in_ulp(path.errors[-1]), max(abs(path.in_ulp(error)) for error in path.errors)
-    steps = counted(len(path.errors), "step")
-    told = f"{path.name}: after {steps} {about(last)} {path.grid}, at most {about(most)} on the way"
+    told = f"{about(last)} {path.grid} after {counted(len(path.errors), 'step')}, at most {about(most)} on the way"
     return f"{told}; {counted(len(path.swallowed), 'step')} changed nothing." if path.swallowed else f"{told}."
 
 
@@ -131,7 +130,7 @@ def chosen_steps(path: Path, most: int) -> list[int]:
 
 # --- drawn ------------------------------------------------------------------------------------------------------------
 
-_PANEL, _TOP, _FOOT = 132, 30, 34
+_PANEL, _TOP, _FOOT = 148, 30, 34
 _LEFT, _RIGHT = 76.0, WIDTH - 20.0
 
 
@@ -152,9 +151,10 @@ def _draw(figure: Any, found: AccumulationPath, height: float) -> None:
     write(words, 8, 14, "running error, in ulps of the accumulator", size=PLAIN, is_bold=True)
     for place, path in enumerate(found.paths):
         top = _TOP + _PANEL * place
-        box = (_LEFT, top + 24.0, _RIGHT, top + _PANEL - 16.0)
+        box = (_LEFT, top + 40.0, _RIGHT, top + _PANEL - 16.0)
         _draw_path(plain_axes(figure, box, WIDTH, height), path, is_last=place == len(found.paths) - 1)
-        write(words, _LEFT, top + 12, words_of(path), size=SMALL)
+        write(words, _LEFT, top + 12, path.name, size=SMALL, is_bold=True)
+        write(words, _LEFT, top + 28, words_of(path), size=SMALL)
     foot = (
         "step of the sum. Band: half an ulp to each side, what one rounding to nearest loses at most. Ring: worst step."
     )

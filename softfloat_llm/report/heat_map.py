@@ -16,6 +16,7 @@ from softfloat_llm.analysis.distances import Difference
 from softfloat_llm.analysis.numbers import about
 from softfloat_llm.analysis.taps import tap_of
 from softfloat_llm.errors import ReportError
+from softfloat_llm.numerics.formats import Format
 from softfloat_llm.report.drawing import PLAIN, SMALL, WIDTH, boxes, sheet, svg_of, write
 from softfloat_llm.sites import SITES
 
@@ -26,7 +27,7 @@ INHERITED, LOCAL = "inherited", "local"
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The largest error of each tap's `out`, in ulps of the run's format. Layer None: outside the layers.
+    """The largest error of each tap's `out`, in ulps of one `format` for all. Layer None: outside the layers.
 
     Ulps are those at the largest value of a position: near a 0 an error of any size is many ulps of the value itself.
 
@@ -34,6 +35,7 @@ class HeatMap:
     one of the two is not finite.
     """
 
+    format: Format
     sites: tuple[str, ...]
     layers: tuple[int | None, ...]
     parts: Mapping[str, Mapping[tuple[str, int | None], float]]
@@ -53,13 +55,15 @@ def heat_of(ulps: float) -> float:
     return math.log2(1 + ulps) if math.isfinite(ulps) else math.inf
 
 
-def heat_map_of(found: Comparison | Sequence[Difference], *, local: Sequence[Difference] | None = None) -> HeatMap:
+def heat_map_of(found: Comparison, *, local: Sequence[Difference] | None = None) -> HeatMap:
     """The map of a comparison's taps (those named `.out`), and of its local errors where they are known or given.
+
+    Ulps are of the format of the run's logits, also where a site gives values of another one.
 
     **Raises** ReportError where no such tap was compared, or there are more than 80 layers.
     """
-    given, own = (found.taps, found.local) if isinstance(found, Comparison) else (found, None)
-    parts = {name: _cells(part) for name, part in ((INHERITED, given), (LOCAL, local or own or ()))}
+    told = {INHERITED: found.taps, LOCAL: found.local if local is None else local}
+    parts = {name: _cells(part or (), found.format) for name, part in told.items()}
     places = {place for part in parts.values() for place in part}
     order = {site: place for place, site in enumerate(SITES)}
     sites = sorted({site for site, _ in places}, key=lambda site: (order.get(site, len(order)), site))
@@ -70,27 +74,26 @@ def heat_map_of(found: Comparison | Sequence[Difference], *, local: Sequence[Dif
         )
     if (count := len([layer for layer in layers if layer is not None])) > MOST_LAYERS:
         raise ReportError(f"A heat map shows at most {MOST_LAYERS} layers; here are {count}.")
-    return HeatMap(tuple(sites), tuple(layers), {name: part for name, part in parts.items() if part})
+    return HeatMap(found.format, tuple(sites), tuple(layers), {name: part for name, part in parts.items() if part})
 
 
-def _cells(taps: Sequence[Difference]) -> dict[tuple[str, int | None], float]:
-    named = [(tap_of(found.tap), found.max_row_ulp) for found in taps]
+def _cells(taps: Sequence[Difference], fmt: Format) -> dict[tuple[str, int | None], float]:
+    named = [(tap_of(found.tap), found.row_ulps(fmt) if found.count else 0.0) for found in taps]
     return {(tap.site, tap.layer): ulps for tap, ulps in named if tap.stage == "out"}
 
 
 def sentences(found: HeatMap) -> list[str]:
     """Where each map is largest."""
-    lines = []
-    for part, cells in found.parts.items():
-        (site, layer), ulps = max(cells.items(), key=lambda cell: cell[1])
-        where = site if layer is None else f"layer {layer} {site}"
-        same = len([one for one in cells.values() if one == 0])
-        lines.append(
-            f"The largest {part} error is {about(ulps)} ulp, at {where}; {same} of {len(cells)} sites are identical."
-            if ulps
-            else f"No site has an {part} error."
-        )
-    return lines
+    return [_about(part, cells, found.format) for part, cells in found.parts.items()]
+
+
+def _about(part: str, cells: Mapping[tuple[str, int | None], float], fmt: Format) -> str:
+    (site, layer), ulps = max(cells.items(), key=lambda cell: cell[1])
+    if not ulps:
+        return f"No site has any {part} error."
+    where = site if layer is None else f"layer {layer} {site}"
+    same = f"{len([one for one in cells.values() if one == 0])} of {len(cells)} sites are identical"
+    return f"The largest {part} error is {about(ulps)} {fmt} ulp, at {where}; {same}."
 
 
 def cell_word(heat: float | None, digits: int = 0) -> str:
@@ -144,7 +147,7 @@ def _draw(figure: Any, found: HeatMap, is_beside: bool, block: float, height: fl
         if place == 0 or not is_beside:
             for row, site in enumerate(found.sites):
                 write(axes, _NAMES - 8, top + _ROW * (row + 0.5), site, size=SMALL, ha="right")
-    _draw_scale(axes, height)
+    _draw_scale(axes, found.format, height)
 
 
 def _draw_part(axes: Any, found: HeatMap, part: str, corner: tuple[float, float], wide: float) -> None:
@@ -175,7 +178,7 @@ def ink_on(shade: int) -> str:
     return "on-strong" if shade >= 5 else "on-pale"
 
 
-def _draw_scale(axes: Any, height: float) -> None:
+def _draw_scale(axes: Any, fmt: Format, height: float) -> None:
     top = height - 40
     write(axes, _NAMES - 8, top + 9, "log2(1 + ulp)", size=SMALL, ha="right")
     for shade in range(LEVELS + 1):
@@ -183,5 +186,5 @@ def _draw_scale(axes: Any, height: float) -> None:
         boxes(axes, [(left, top, 50 if shade < LEVELS else 80, 18)], f"heat-{shade}")
         word = "0" if shade == 0 else f"{shade - 1} to {shade}" if shade < LEVELS else f"{shade - 1} and more"
         write(axes, left + (25 if shade < LEVELS else 40), top + 9, word, size=10, ink=ink_on(shade), ha="center")
-    foot = "Columns: layers (-: outside of them). '.': identical. Ulps of the largest value of the same position."
+    foot = f"Columns: layers (-: outside of them). '.': identical. {fmt} ulp of the largest value of the same position."
     write(axes, _NAMES, height - 10, foot, size=SMALL, ink="quiet")

@@ -32,6 +32,7 @@ from softfloat_llm.runs import Run, package_version
 
 SCHEMA = "softfloat-llm/report/1"
 MOST_STEPS, MOST_TAPS = 300, 1000  # rows of a table: so that the page stays under a megabyte
+MOST_OPEN = 24  # rows of a table that is not folded
 _CAPTIONS = ("The best candidates", "The error of the residual stream, tap by tap")
 _FOLDER = Path(__file__).parent / "templates"
 
@@ -195,7 +196,7 @@ def _answer(found: Findings) -> Section:
 
 def _recipe(found: Findings) -> Section:
     run, reference = found.run.recipe, found.reference.recipe
-    lines = [text for text in (run.about, run.evidence and f"Status {run.status}: {run.evidence}.") if text]
+    lines = [text for text in (run.about, run.evidence and f"Status {run.status}: {run.evidence.rstrip('.')}.") if text]
     parts = [
         _table(sites_table(run, reference), "What each site does, in short"),
         _table(
@@ -245,8 +246,13 @@ def _step(found: Findings, shown: dict[str, Any]) -> list[Section]:
 
 
 def _of_answer(name: str, title: str, told: Answer, captions: Sequence[str]) -> Section:
-    named = zip(told.tables(verbose=True), captions, strict=True)
-    return Section(name, title, told.sentences(), [_table(table, word) for table, word in named if table.rows])
+    """Its sentences and tables; a long table is folded."""
+    parts = [
+        _table(table, caption, folded=caption if len(table.rows) > MOST_OPEN else "")
+        for table, caption in zip(told.tables(verbose=True), captions, strict=True)
+        if table.rows
+    ]
+    return Section(name, title, told.sentences(), parts)
 
 
 # --- markup -----------------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def _path_rows(path: Path) -> list[str]:
     steps = accumulation_path.chosen_steps(path, SHOWN_STEPS)
     errors = [path.in_ulp(path.errors[step]) for step in steps]
     most = max([abs(error) for error in errors] + [0.5])
-    rows = [accumulation_path.words_of(path)]
+    rows = [f"{path.name}: {accumulation_path.words_of(path)}"]
     for step, error in zip(steps, errors, strict=True):
         worst = "   <- lost most here" if step == path.worst else ""
         rows.append(f"{step + 1:>6}  {_bar(error / most)}  {about(error)}{worst}")
@@ -154,7 +154,7 @@ def _bar(share: float, half: int = 24) -> str:
 def heat_map_text(found: HeatMap) -> str:
     """log2(1 + ulp) as whole numbers: a row for each site, a column for each layer."""
     parts = [f"{part} error, log2(1 + ulp)\n" + "\n".join(_part_rows(found, part)) for part in found.parts]
-    legend = ".: identical, -: outside of the layers; ulps of the largest value of the same position"
+    legend = f".: identical, -: outside of the layers; {found.format} ulp of the largest value of the same position"
     return "\n\n".join(parts) + "\n" + "\n".join([legend, *heat_map.sentences(found)])
 
 

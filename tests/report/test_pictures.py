@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from xml.etree import ElementTree
 
@@ -17,7 +18,7 @@ from softfloat_llm.analysis.explain_sum import explain_dot, explain_sum
 from softfloat_llm.analysis.margins import margins
 from softfloat_llm.analysis.reading import number_of
 from softfloat_llm.errors import OrderError, ReportError, WordError
-from softfloat_llm.numerics.formats import bf16, decode, e4m3fn, f16
+from softfloat_llm.numerics.formats import bf16, decode, e4m3fn, f16, f32
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.report import pictures
@@ -316,9 +317,18 @@ def test_local_errors_stand_beside_the_inherited():
     assert list(heat_map_of(found).parts) == ["inherited"]
 
 
+def test_all_sites_are_measured_in_the_ulps_of_the_logits():
+    """A site that gives f32 values is off by as many bf16 ulps as one that rounds the same to bf16."""
+    run, reference = pair()
+    exact = replace(
+        run, formats=run.formats | {"embed.out": f32}, arrays={**run.arrays, "embed.out": reference["embed.out"] * 2}
+    )
+    assert heat_map_of(compare(exact, reference)).parts["inherited"]["embed", None] == 128.0
+
+
 def test_a_heat_map_of_nothing_is_refused():
     with pytest.raises(ReportError, match="taps named"):
-        heat_map_of([])
+        heat_map_of(replace(compare(*pair()), taps=()))
 
 
 # --- tree -------------------------------------------------------------------------------------------------------------
@@ -379,7 +389,7 @@ def many_pictures():
         cells |= {("lm_head", None): math.inf}
         for parts in ({"inherited": cells}, {"inherited": cells, "local": cells}):
             yield heat_map_svg(
-                HeatMap(("norm.post_attention", "mlp.down_proj", "lm_head"), (None, *range(layers)), parts)
+                HeatMap(bf16, ("norm.post_attention", "mlp.down_proj", "lm_head"), (None, *range(layers)), parts)
             )
     for order, n in (
         ("seq", 1),
