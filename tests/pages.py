@@ -52,3 +52,15 @@ def read(html: str) -> Page:
     page.close()
     assert page.open == []
     return page
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours such as #14171c, 1 to 21. **Source:** WCAG 2.2, contrast ratio."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(code: str) -> float:
+    parts = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    lit = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * lit[0] + 0.7152 * lit[1] + 0.0722 * lit[2]

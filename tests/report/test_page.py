@@ -22,7 +22,7 @@ from softfloat_llm.runs import Run, simulate
 from tests.analysis.made import made_run
 from tests.browser import measured, outside, overlaps
 from tests.console import Console, program
-from tests.pages import HOSTILE, read
+from tests.pages import HOSTILE, contrast, read
 
 MEGABYTE = 1_000_000
 PROMPT = "The cup is"
@@ -93,6 +93,17 @@ def test_the_same_command_gives_the_same_bytes_in_another_process(folders):
 def test_a_page_is_well_formed_and_ends_with_its_command(made):
     check(made.html)
     assert read(made.html).text.rstrip().endswith("softfloat-llm report RUN REF --budget")
+
+
+@pytest.mark.parametrize("is_dark", [False, True])
+def test_the_words_of_a_page_can_be_read_on_it(is_dark):
+    css = (Path(page_module.__file__).parent / "templates" / "report.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", block)) for block in re.findall(r":root \{(.*?)\}", css, re.S)
+    )
+    at = dark if is_dark else light
+    for ink in ("ink", "quiet", "link", "flip"):
+        assert min(contrast(at[ink], at[ground]) for ground in ("paper", "wash")) >= 4.5, ink
 
 
 def test_the_sections_stand_in_their_order(made):

@@ -36,6 +36,7 @@ from softfloat_llm.report.text_pictures import (
 from softfloat_llm.report.tree_drawing import tree_drawing_of
 from tests.analysis.made import made_run
 from tests.browser import measured, outside, overlaps
+from tests.pages import contrast
 
 ROWS = [[1.0, 2.0, 3.0, 0.5], [20.0, 22.375, 22.25, -4.0], [5.0, 5.0, 1.0, 0.0], [1.0, 2.0, 30.0, 0.0]]
 RANDOM = np.random.default_rng(7)
@@ -115,18 +116,6 @@ def test_every_colour_is_a_variable_that_the_picture_defines(drawn, name):
 def test_ids_of_all_pictures_together_are_of_one_thing_each(drawn):
     found = [each for svg in drawn.values() for each in re.findall(r' id="([^"]+)"', svg)]
     assert len(found) == len(set(found))
-
-
-def luminance(code):
-    """Relative luminance of WCAG 2.2."""
-    parts = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    lit = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * lit[0] + 0.7152 * lit[1] + 0.0722 * lit[2]
-
-
-def contrast(one, other):
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("page", [0, 1])
