@@ -19,13 +19,17 @@ from typing import Any
 import nbclient
 import nbformat
 import pytest
+from safetensors import safe_open
 
+from softfloat_llm import tiny
 from softfloat_llm.errors import ReportError, WordError
 from softfloat_llm.lessons import NAMES, lesson
 from softfloat_llm.lessons.lesson import Answer, Command, Next, Picture, Predict, Python
 from softfloat_llm.lessons.notebook import notebook_of, notebook_text, write_notebook
 from softfloat_llm.lessons.predictions import filled, is_right, judged, plain
 from softfloat_llm.lessons.telling import MOST, Told, folded, run_program, told, words_of
+from softfloat_llm.recipe import Recipe
+from softfloat_llm.runs import simulate
 from tests.console import Console, command, output
 
 # --- the answers, by fractions ----------------------------------------------------------------------------------------
@@ -129,6 +133,21 @@ def test_the_answer_of_a_lesson_is_what_fractions_say(name: str) -> None:
     values = ANSWERS[name] if isinstance(ANSWERS[name], tuple) else (ANSWERS[name],)
     for value in (*values, *NUMBERS.get(name, [])):
         assert re.search(rf"(?<![\d.]){re.escape(plain(value))}(?![\d]|\.\d)", said, re.I), (plain(value), said)
+
+
+def test_the_engine_of_the_lesson_batch_sums_as_it_is_said_to() -> None:
+    name = "layers.0.attn.q_proj"
+    recipe = Recipe("f32", at={"linear.order if M == 1": "lanes:8"})
+    stepwise = simulate("The cup is", recipe=recipe, steps=2, taps=(f"{name}.*",))
+    at_once = simulate(tokens=stepwise.tokens[:-1], recipe=recipe, taps=(f"{name}.*",))
+    row = [Fraction(float(x)) for x in stepwise[f"{name}.in"][-1]]  # the decoded position
+    assert row == [Fraction(float(x)) for x in at_once[f"{name}.in"][-1]]
+    with safe_open(tiny.FOLDER / "model.safetensors", framework="numpy") as file:
+        weights = file.get_tensor("model.layers.0.self_attn.q_proj.weight")[:16]
+    products = [[nearest(x * Fraction(float(w)), F32) for x, w in zip(row, ws, strict=True)] for ws in weights]
+    assert [in_lanes(terms, 8, F32) for terms in products] == stepwise[f"{name}.out"][-1, :16].tolist()
+    assert [running(terms, F32) for terms in products] == at_once[f"{name}.out"][-1, :16].tolist()
+    assert (stepwise[f"{name}.out"][-1] != at_once[f"{name}.out"][-1]).any()
 
 
 @pytest.mark.parametrize("name", NAMES)
