@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from softfloat_llm.errors import OrderError
+from softfloat_llm.numerics import mkl_orders
 from softfloat_llm.numerics.formats import Format
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.trees import Chain, Flat, Join, Node, Rounded, Tree, fold
@@ -25,6 +26,9 @@ _PLAIN = (
     *(f"pairwise:{width}" for width in (4, 8, 16)),
     *(f"dot:{registers}x{width}" for registers in (2, 4, 8) for width in (4, 8, 16)),
 )  # fmt: skip
+
+KERNELS = tuple(f"gemv:{kernel}" for kernel in mkl_orders.KERNELS)
+"""Orders of single kernels: names for a whole sum that has none of at most two levels."""
 
 
 class Shape:
@@ -97,7 +101,7 @@ class Shape:
 
 
 def names_of(tree: Tree, *, entering: bool = False, adders: Sequence[str] = ()) -> Iterator[str]:
-    """The texts of as few levels as there can be that do the additions of a tree; none where the language has none.
+    """The texts of few levels that do the additions of a tree; none where the language has none.
 
     `entering`: which terms enter a sum unrounded counts too. `adders`: the multi-operand adders that may be meant, as
     in `fused:8:24`.
@@ -106,8 +110,12 @@ def names_of(tree: Tree, *, entering: bool = False, adders: Sequence[str] = ()) 
     'blocked:8 > lanes:2'
     """
     shape, told = Shape(tree), set()
-    for levels in range(1, _MOST_LEVELS + 1):
-        for text in _names(shape, tuple(adders), levels, entering):
+    for texts in (
+        _names(shape, tuple(adders), 2, entering),
+        KERNELS,
+        _names(shape, tuple(adders), _MOST_LEVELS, entering),
+    ):
+        for text in texts:
             if text not in told and _means(text, shape, entering):
                 told.add(text)
                 yield text

@@ -26,7 +26,7 @@ _TIMES = 3  # that the same rows are asked, to see whether they stay the same
 _SLOW_ROWS = 4  # of each kind where fractions do the sums
 
 Finish = Callable[[Float64Array], Any]
-"""What a kernel does to its sums (R,) before it gives them, such as the division of a mean."""
+"""What a kernel does to its sums (R,), as the accumulator held them, before it gives them: the division of a mean."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,17 @@ def _asked(subject: Subject, a: Float64Array, b: Float64Array | None) -> Float64
         return subject.ask(a) if b is None else subject.ask_operands(a, b)
 
 
+def sensitive_sums(subject: Subject, count: int) -> tuple[Float64Array, Float64Array]:
+    """Operands a, b (count, n) of sums that another order would round otherwise; b are the terms where those are taken.
+
+    Half of them cancel down to what was rounded away.
+    """
+    rng = np.random.default_rng(subject.n)
+    kinds = ["near" if place % 2 else "residue" for place in range(count)]
+    a = np.concatenate([_partner(subject, kind, rng) for kind in kinds])
+    return a, np.concatenate([_terms(subject, kind, 1, rng) for kind in kinds])
+
+
 def _terms(subject: Subject, kind: str, rows: int, rng: np.random.Generator) -> Float64Array:
     fmt, shape = subject.storage, (rows, subject.n)
     low, high = _exponents(subject, kind)
@@ -70,6 +81,7 @@ def _terms(subject: Subject, kind: str, rows: int, rng: np.random.Generator) -> 
     if kind == "residue":
         first, second = _pairs(subject.n)
         values[:, second] = -values[:, first]
+        values[:, np.setdiff1d(np.arange(subject.n), [*first, *second])] = 0.0  # an odd one would hide what is left
     return values
 
 
@@ -145,14 +157,19 @@ class Tally:
 
 
 def compared(subject: Subject, tried: list[Trial], at: Precision, finish: Finish | None) -> Tally:
-    """A kernel's sums beside those of a precision."""
-    pairs = []
-    for trial in tried:
-        a = carry(trial.a, subject.storage)
-        sums = reduce.sum(a, at) if trial.b is None else reduce.dot(a, carry(trial.b, subject.storage), at)
-        given = widen(sums) if finish is None else widen(np.asarray(finish(widen(sums))))
-        pairs.append((given, trial.results))
-    return _tally(pairs)
+    """A kernel's sums beside those of a precision. `finish` gets them as the accumulator held them."""
+    return _tally([(sums_of(subject, trial.a, trial.b, at, finish), trial.results) for trial in tried])
+
+
+def sums_of(
+    subject: Subject, a: Float64Array, b: Float64Array | None, at: Precision, finish: Finish | None
+) -> Float64Array:
+    """What a precision makes of the terms that a kernel got."""
+    if finish is not None and at.acc.format is not None:
+        at = at.with_output(at.acc.format)
+    left = carry(a, subject.storage)
+    sums = widen(reduce.sum(left, at) if b is None else reduce.dot(left, carry(b, subject.storage), at))
+    return sums if finish is None else widen(np.asarray(finish(sums)))
 
 
 def compared_exactly(subject: Subject, tried: list[Trial], tree: Tree, fmt: Format) -> Tally:

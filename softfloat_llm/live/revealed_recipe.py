@@ -1,0 +1,200 @@
+"""A recipe of what PyTorch does on this machine: the formats of transformers, the orders as its kernels reveal them.
+
+Start reading at `reveal_recipe`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from softfloat_llm.errors import LiveError, nearest
+from softfloat_llm.live.pass_sums import Progress, ShapeFound, Way, revealed_sums
+from softfloat_llm.live.torch_host import Host, configured, host_facts
+from softfloat_llm.live.transformers_model import DTYPES
+from softfloat_llm.llama.config import Config
+from softfloat_llm.numerics.formats import Format, format_of
+from softfloat_llm.numerics.trees import Tree, write_tree
+from softfloat_llm.sites import LINEAR
+
+ATTENTIONS = ("eager", "sdpa")
+_BASES = {
+    ("eager", "bf16"): "transformers-eager-bf16-cpu-native", ("eager", "f16"): "transformers-eager-f16-cpu-native",
+    ("eager", "f32"): "transformers-eager-f32-cpu-mkl", ("sdpa", "bf16"): "transformers-sdpa-bf16-cpu-native",
+    ("sdpa", "f16"): "transformers-sdpa-f16-cpu-native",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RevealedRecipe:
+    """A recipe as a table, the trees that its orders name by file, what was found shape by shape, and what was not."""
+
+    name: str
+    table: dict[str, Any]
+    trees: dict[str, Tree]
+    shapes: tuple[ShapeFound, ...]
+    problems: tuple[str, ...]
+
+    def save(self, path: str | Path) -> None:
+        """Write NAME.toml, and beside it NAME.trees/ with the orders that have no name."""
+        import tomli_w
+
+        target = Path(path)
+        folder = target.with_suffix(".trees")
+        for name, tree in self.trees.items():
+            folder.mkdir(exist_ok=True)
+            write_tree(tree, folder / name)
+        table = _with_folder(self.table, str(folder))
+        target.write_text(tomli_w.dumps(table), encoding="utf-8")
+
+
+def reveal_recipe(
+    config: Config,
+    *,
+    format: str | Format = "bf16",
+    attention: str = "eager",
+    lengths: Iterable[int] = (5,),
+    name: str = "revealed",
+    threads: int | None = None,
+    mkldnn: bool = True,
+    progress: Progress | None = None,
+) -> RevealedRecipe:
+    """The recipe of transformers on the PyTorch that is installed here, for prefills of some lengths and a step after.
+
+    Orders of linear layers, scores, weighted values, and of the sums of norms and (eager) softmax are revealed; formats
+    and exponentials are those of the recipe that it is based on; so is the order of flash attention's row sums.
+    **Raises** LiveError where PyTorch is missing, for words that are none of these, or where kernels are not steady.
+    """
+    fmt = format_of(format)
+    if attention not in ATTENTIONS:
+        raise LiveError(
+            f"attention={attention!r}: it is one of {', '.join(ATTENTIONS)}.{nearest(attention, ATTENTIONS)}"
+        )
+    if fmt.name not in DTYPES or (attention, fmt.name) not in _BASES:
+        raise LiveError(f"Revealing {attention} attention in {fmt}: it can be bf16 or f16, and with eager f32.")
+    wanted = sorted(set(lengths))
+    if not wanted or wanted[0] < 1:
+        raise LiveError(f"Revealing prefills of {wanted} tokens: there is at least one length, of at least 1.")
+    with configured(uses_mkldnn=mkldnn, threads=threads):
+        host = host_facts(uses_mkldnn=mkldnn)
+        shapes, problems = revealed_sums(config, fmt, attention, wanted, progress)
+    trees: dict[str, Tree] = {}
+    table = _head(name, attention, fmt, host, wanted, len(shapes)) | {"site": _sites(shapes, trees)}
+    return RevealedRecipe(name, table, trees, tuple(shapes), tuple(problems))
+
+
+def _head(name: str, attention: str, fmt: Format, host: Host, lengths: Sequence[int], count: int) -> dict[str, str]:
+    told = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else str(lengths[0])
+    return {
+        "name": name,
+        "base": _BASES[attention, fmt.name],
+        "about": f"transformers, {attention} attention, {fmt}, as PyTorch computes it on one machine.",
+        "source": f"softfloat-llm reveal: {host}.",
+        "status": "policy",
+        "evidence": f"Orders revealed from outside for prompts of {told} tokens and one cached step, {count} shapes."
+        " Linear layers, eager scores and values, and norms were held against PyTorch in bits.",
+    }
+
+
+def _sites(shapes: Sequence[ShapeFound], trees: dict[str, Tree]) -> dict[str, dict[str, str]]:
+    """Site -> key, or key with its condition -> word. What most linear layers say stands under `linear`."""
+    tables: dict[str, dict[str, str]] = {}
+    for site in dict.fromkeys(site for shape in shapes for site in shape.sites):
+        own = [shape for shape in shapes if site in shape.sites]
+        keys = ("order",) if site in ("norm", "attn.softmax") else ("order", "product", "subnormals")
+        axis = {"attn.scores": "N", "attn.pv": "K", "attn.softmax": "K"}.get(site, "M")
+        tables[site] = {}
+        for key in keys:
+            told = [
+                _Told(shape.dims, tuple((way.place, _word(way, key, site, shape, trees)) for way in shape.ways))
+                for shape in own
+            ]
+            tables[site] |= _rules(key, axis, told)
+    linear = [tables[site] for site in tables if site in LINEAR]
+    usual = max(linear, key=linear.count)
+    return {"linear": usual} | {site: table for site, table in tables.items() if site not in LINEAR or table != usual}
+
+
+def _word(way: Way, key: str, site: str, shape: ShapeFound, trees: dict[str, Tree]) -> str:
+    if key != "order" or way.order is not None:
+        return str(getattr(way, key))
+    sizes = "-".join(f"{letter}{size}" for letter, size in shape.dims.items())
+    where = "".join(c if c.isalnum() else "_" for c in way.place)
+    name = "-".join(part for part in (site, sizes, where) if part) + ".json"
+    trees[name] = way.tree
+    return f"tree:@{_FOLDER}/{name}"
+
+
+_FOLDER = "{trees}"
+
+
+def _with_folder(value: Any, folder: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_folder(inner, folder) for key, inner in value.items()}
+    return value.replace(_FOLDER, folder) if isinstance(value, str) else value
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+class _Told(NamedTuple):
+    """The sizes of a product, and its (place, word) pairs, the last for all other places."""
+
+    dims: Mapping[str, int]
+    ways: tuple[tuple[str, str], ...]
+
+
+def _rules(key: str, axis: str, told: Sequence[_Told]) -> dict[str, str]:
+    """The most frequent word as the plain one; for shapes of other words, rules over runs of sizes along the axis."""
+    usual = Counter(each.ways[-1][1] for each in told).most_common(1)[0][0]
+    rules: dict[str, str] = {}
+    for family, members in _families(told, axis):
+        for (place, word), runs in _runs(members, axis, usual).items():
+            for low, high in runs:
+                parts = [*family, *_range(axis, low, high), *([place] if place else [])]
+                rules[f"{key} if {' and '.join(parts)}"] = word
+    placed = sorted(rules.items(), key=lambda item: not any(f" {letter} " in item[0] for letter in "mn"))
+    return {key: usual} | dict(placed)  # of several rules that hold the first one wins: those for some places
+
+
+def _families(told: Sequence[_Told], axis: str) -> list[tuple[list[str], list[_Told]]]:
+    """One query, and several: kernels tell them apart. Together where shapes of both agree, and along M."""
+    letter = "T" if any("T" in each.dims for each in told) else "M"
+    by_size: dict[int, set[tuple[tuple[str, str], ...]]] = {}
+    for each in told:
+        by_size.setdefault(each.dims[axis], set()).add(each.ways)
+    if axis == "M" or all(len(ways) == 1 for ways in by_size.values()):
+        return [([], list(told))]
+    one = [each for each in told if each.dims[letter] == 1]
+    more = [each for each in told if each.dims[letter] > 1]
+    return [([f"{letter} == 1"], one), ([f"{letter} >= 2"], more)]
+
+
+def _runs(members: Sequence[_Told], axis: str, usual: str) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """(place, word) -> the runs of measured sizes, first and last, at which it is said; without what is usual."""
+    runs: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    by_size: dict[int, tuple[tuple[str, str], ...]] = {}
+    for each in members:
+        if by_size.setdefault(each.dims[axis], each.ways) != each.ways:
+            where = f"{axis} = {each.dims[axis]}"
+            raise LiveError(f"At {where} two shapes add in two ways, and differ elsewhere: no rule was found.")
+    sizes = sorted(by_size)
+    for before, size in zip([None, *sizes], sizes, strict=False):
+        ways = by_size[size]
+        is_usual = all(word == usual for _, word in ways)
+        for place, word in () if is_usual else ways:
+            if not place and word == usual:
+                continue
+            known = runs.setdefault((place, word), [])
+            if known and known[-1][1] == before:
+                known[-1] = (known[-1][0], size)
+            else:
+                known.append((size, size))
+    return runs
+
+
+def _range(axis: str, low: int, high: int) -> list[str]:
+    return [f"{axis} == {low}"] if low == high else [f"{axis} >= {low}", f"{axis} <= {high}"]
