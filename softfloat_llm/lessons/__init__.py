@@ -1,6 +1,7 @@
 """Short lessons about floating point in language models, one Python file each. Start reading at `value`.
 
 `softfloat-llm lesson NAME` shows one; `lesson("ties")` has it as data, `telling.told` runs it.
+A new lesson is a file with a `LESSON`, its name in `NAMES`, and its answer by fractions in `tests/lessons`.
 """
 
 from __future__ import annotations
