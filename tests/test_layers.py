@@ -19,7 +19,7 @@ RANKS = {
     "conditions": 2, "site_options": 2, "site_specs": 2, "sites": 2, "recipe": 2, "trace": 2, "promotion": 2,
     "refusals": 3, "site_meanings": 3,
     "llama": 3, "io": 3, "tiny": 3,
-    "runs": 4, "operations": 4, "site_runs": 4,
+    "runs": 4, "operations": 4, "site_runs": 4, "audit": 4,
     "analysis": 5, "live": 5, "sweeps": 5, "vectors": 5, "report": 6,
     "lessons": 6, "claims": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip

@@ -24,6 +24,7 @@ from softfloat_llm.cli.formats import formats
 from softfloat_llm.cli.golden import golden
 from softfloat_llm.cli.groups import verb_with
 from softfloat_llm.cli.identify import identify
+from softfloat_llm.cli.inspect import inspect
 from softfloat_llm.cli.lesson import lesson
 from softfloat_llm.cli.margins import margins
 from softfloat_llm.cli.promote import promote_verb
@@ -70,6 +71,7 @@ _SUMMARIES = {
     recipes: "The precision policies of engines, as data.",
     taps: "The named values of a forward pass.",
     lesson: "Short lessons: predict, then see what really comes out.",
+    inspect: "The audit of a checkpoint: what was understood, what its values lose.",
     fetch: "Get a model.",
 }
 _FURTHER = {formats: {"promote": promote_verb}, recipes: {"check": check_verb}}

@@ -29,6 +29,7 @@ ANSWERS = {
     "recipes": ["recipes"],
     "recipes, one": ["recipes", "exact"],
     "taps": ["taps"],
+    "inspect": ["inspect", "tiny"],
     "margins": ["margins", "The cup is", "--steps", "3", "--format", "bf16"],
     "margins, positions": ["margins", "--steps", "0"],
     "margins, none": ["margins", "--within", "0"],

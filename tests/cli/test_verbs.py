@@ -20,6 +20,7 @@ from softfloat_llm.cli import (
     formats,
     golden,
     identify,
+    inspect,
     lesson,
     margins,
     promote,
@@ -61,6 +62,7 @@ VERBS = {
     "recipes check": recipes_check.check_verb,
     "taps": taps.taps,
     "lesson": lesson.lesson,
+    "inspect": inspect.inspect,
     "fetch": fetch.fetch,
 }
 
