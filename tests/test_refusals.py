@@ -53,7 +53,8 @@ def test_what_people_do_instead_runs_and_shows_a_difference(command, capsys):
     program, *words = shlex.split(command)
     code = run(words if program == "softfloat-llm" else [program, *words])
     told = capsys.readouterr()
-    assert (code, told.err) == (0, "")
+    assert code == 0
+    assert all(line.startswith("note: ") for line in told.err.splitlines()), told.err  # what a cache clipped
     assert program == "softfloat-llm" or "largest error" in told.out
 
 
