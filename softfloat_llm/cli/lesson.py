@@ -23,7 +23,7 @@ ASK = "your prediction (Enter shows the answer): "
 
 def lesson(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="ties, order, margins ... ; none lists all.")
+        str | None, typer.Argument(metavar="NAME", help="ties, order, margins ... ; none lists all.")
     ] = None,
     *,
     answer: Annotated[bool, typer.Option("--answer", help="All at once, without waiting for a prediction.")] = False,
