@@ -8,12 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from softfloat_llm.analysis.numbers import about, code
+from softfloat_llm.analysis.numbers import about, code, decimal
 from softfloat_llm.analysis.wording import labelled, markdown_table
 from softfloat_llm.cli.options import OutputFlags, grouped
 from softfloat_llm.cli.screen import show, show_json
 from softfloat_llm.numerics.formats import FORMATS, Format, aliases_of, format_of
+from softfloat_llm.numerics.scaled import SCALED
 
+_NAN = {
+    "ieee": "exponent all ones, trailing significand not zero",
+    "all_ones": "the code of all ones",
+    "negative_zero": "the code of -0",
+    "none": "no",
+}
 _HEADER = ("format", "bits", "s+e+t", "largest", "smallest normal", "smallest", "ulp(1)")
 
 
@@ -21,15 +28,21 @@ _HEADER = ("format", "bits", "s+e+t", "largest", "smallest normal", "smallest", 
 def formats(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="bf16, half, e4m3fn, e5m7 ...")] = None,
     *,
+    table: Annotated[bool, typer.Option("--table", help="All formats with all parameters, and scaled ones.")] = False,
     output: OutputFlags,
 ) -> int:
     """softfloat-llm formats bf16
 
     Look a number format up; without a name, list those that have one. Where two types meet: `formats promote bf16 f32`.
     """
+    if table:
+        if name is not None:
+            raise typer.BadParameter(f"--table is of all formats; {name} is one: softfloat-llm formats {name}")
+        return _answer(
+            output, {"formats": _all_facts(), "scaled": _scaled_facts()}, f"{_whole_table()}\n\n{_scaled_table()}"
+        )
     if name is None:
-        rows = {fmt.name: _facts(fmt) for fmt in FORMATS.values()}
-        return _answer(output, {"formats": rows}, _list_text())
+        return _answer(output, {"formats": _all_facts()}, _list_text())
     fmt = format_of(name)
     return _answer(output, _facts(fmt), _detail_text(fmt))
 
@@ -40,6 +53,17 @@ def _answer(output: OutputFlags, body: dict[str, Any], text: str) -> int:
     else:
         show(text)
     return 0
+
+
+def _all_facts() -> dict[str, Any]:
+    return {fmt.name: _facts(fmt) for fmt in FORMATS.values()}
+
+
+def _scaled_facts() -> dict[str, Any]:
+    return {
+        row.name: {"what": row.what, "block": row.block, "largest": row.largest, "source": row.source}
+        for row in SCALED.values()
+    }
 
 
 def _facts(fmt: Format) -> dict[str, Any]:
@@ -72,16 +96,45 @@ def _list_text() -> str:
     return f"{body}\n\n{note}\n{labelled('next', 'softfloat-llm formats bf16')}"
 
 
+def _zero(fmt: Format) -> str:
+    return ("+0 and -0" if fmt.has_negative_zero else "+0") if fmt.has_zero else "no"
+
+
+def _whole_table() -> str:
+    header = (
+        *_HEADER[:3],
+        "p",
+        "bias",
+        "emin",
+        "emax",
+        *_HEADER[3:],
+        "infinities",
+        "NaN",
+        "zero",
+        "carried as",
+        "source",
+    )
+    rows = [
+        [
+            *(fmt.name, str(fmt.bits), _widths(fmt), str(fmt.precision), str(fmt.bias), str(fmt.emin), str(fmt.emax)),
+            decimal(fmt.max, fmt),
+            *(_power(x) for x in (fmt.smallest_normal, fmt.smallest_subnormal, fmt.eps)),
+            *("yes" if fmt.has_infinity else "no", _NAN[fmt.nan], _zero(fmt), str(fmt.dtype), fmt.source),
+        ]
+        for fmt in FORMATS.values()
+    ]
+    return markdown_table(header, rows, right=range(1, 11))
+
+
+def _scaled_table() -> str:
+    rows = [[row.name, row.what, str(row.block), about(row.largest), row.source] for row in SCALED.values()]
+    return markdown_table(("scaled format", "what it is", "block", "largest element", "source"), rows, right=(3,))
+
+
 def _detail_text(fmt: Format) -> str:
     def value(x: float) -> str:
         return f"{about(x, 9)} = {code(x, fmt)}"
 
-    nan = {
-        "ieee": "exponent all ones, trailing significand not zero",
-        "all_ones": "the code of all ones",
-        "negative_zero": "the code of -0",
-        "none": "no",
-    }
     rows = [
         ["bits", f"{fmt.bits}: {int(fmt.is_signed)} sign, {fmt.exponent_bits} exponent, {fmt.trailing_bits} trailing"],
         ["precision p", f"{fmt.precision} bits of significand, the leading one included"],
@@ -91,8 +144,8 @@ def _detail_text(fmt: Format) -> str:
         ["smallest", value(fmt.smallest_subnormal)],
         ["ulp(1)", value(fmt.eps)],
         ["infinities", "yes" if fmt.has_infinity else "no"],
-        ["NaN", nan[fmt.nan]],
-        ["zero", ("+0 and -0" if fmt.has_negative_zero else "+0") if fmt.has_zero else "no"],
+        ["NaN", _NAN[fmt.nan]],
+        ["zero", _zero(fmt)],
         ["also called", ", ".join(aliases_of(fmt)) or "-"],
         ["carried as", f"NumPy {fmt.dtype}"],
         ["source", fmt.source],

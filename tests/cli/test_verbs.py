@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -34,6 +35,7 @@ from softfloat_llm.cli import (
 )  # fmt: skip
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.numerics.formats import FORMATS
+from softfloat_llm.numerics.scaled import SCALED
 from softfloat_llm.recipe import recipe_names, recipe_of, unit_recipe_names
 from softfloat_llm.runs import Run
 from softfloat_llm.runs import simulate as simulate_run
@@ -102,6 +104,16 @@ def test_every_verb_is_listed_with_what_it_does(console: Console) -> None:
 
 
 # --- formats and recipes ----------------------------------------------------------------------------------------------
+
+
+def test_formats_table_has_every_format_and_every_scaled_one(console: Console) -> None:
+    out = console("formats", "--table").out
+    rows = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("| ")}
+    assert set(rows) >= {*FORMATS, *SCALED}
+    assert "448" in rows["e4m3fn"]
+    body = json.loads(console("formats", "--table", "--json").out)
+    assert set(body["scaled"]) == set(SCALED)
+    assert console("formats", "bf16", "--table").code == 2
 
 
 def test_formats_lists_every_named_format(console: Console) -> None:
