@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from softfloat_llm.analysis.reveal import Revealed
@@ -95,11 +96,9 @@ def _drawn(node: Node, parts: list[list[str]]) -> list[str]:
         case Rounded():
             return [f"{node.format}: {parts[0][0]}", *parts[0][1:]]
     assert isinstance(node, (Chain, Join, Flat))
-    if all(len(part) == 1 and part[0].isdigit() for part in parts):
-        line = " + ".join(part[0] for part in parts)
-        if len(line) > _LONGEST:
-            line = f"{parts[0][0]} + {parts[1][0]} + ... + {parts[-1][0]} ({len(parts)} terms)"
-        return [f"[{line}] at once" if isinstance(node, Flat) else line or "0"]
+    if all(_is_term(part) for part in parts):
+        line = _run([part[0] for part in parts]) or "0"
+        return [f"[{line}] at once" if isinstance(node, Flat) else line]
     grouped = _with_runs(parts)
     lines = ["all at once" if isinstance(node, Flat) else "sum"]
     for place, part in enumerate(grouped):
@@ -108,15 +107,21 @@ def _drawn(node: Node, parts: list[list[str]]) -> list[str]:
     return lines
 
 
+def _is_term(part: list[str]) -> bool:
+    return len(part) == 1 and part[0].isdigit()
+
+
+def _run(terms: list[str]) -> str:
+    line = " + ".join(terms)
+    return line if len(line) <= _LONGEST else f"{terms[0]} + {terms[1]} + ... + {terms[-1]} ({len(terms)} terms)"
+
+
 def _with_runs(parts: list[list[str]]) -> list[list[str]]:
-    """Neighbouring terms of a node in one line."""
+    """The parts of a node, neighbouring terms in one line."""
     grouped: list[list[str]] = []
-    for part in parts:
-        is_term = len(part) == 1 and part[0].isdigit()
-        if is_term and grouped and len(grouped[-1]) == 1 and grouped[-1][0].startswith("+ "):
-            grouped[-1][0] += f" + {part[0]}"
-        else:
-            grouped.append([f"+ {part[0]}"] if is_term else part)
+    for is_term, run in groupby(parts, _is_term):
+        neighbours = list(run)
+        grouped += [[f"+ {_run([part[0] for part in neighbours])}"]] if is_term else neighbours
     return grouped
 
 

@@ -32,6 +32,7 @@ from softfloat_llm.cli.ranges import ranges
 from softfloat_llm.cli.recipes import recipes
 from softfloat_llm.cli.recipes_check import check_verb
 from softfloat_llm.cli.report import report
+from softfloat_llm.cli.reveal import reveal
 from softfloat_llm.cli.screen import say, show, silence_stdout
 from softfloat_llm.cli.simulate import simulate
 from softfloat_llm.cli.sweep import sweep
@@ -65,6 +66,7 @@ _SUMMARIES = {
     bisect: "Which site's precision flipped a token.",
     ranges: "Largest and smallest values; what would overflow in f16.",
     bound: "How far right results may lie apart; what a test must allow.",
+    reveal: "The order of a real kernel's sums, found from outside.",
     report: "One HTML page about a run, with pictures.",
     sweep: "Many recipes, orders, prompts and seeds at once.",
     formats: "What each number format is.",

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from softfloat_llm.errors import LiveError, nearest
+from softfloat_llm.io.checkpoint import Model
+from softfloat_llm.live.comparison import compare_live
 from softfloat_llm.live.pass_sums import Progress, ShapeFound, Way, revealed_sums
 from softfloat_llm.live.torch_host import Host, configured, host_facts
 from softfloat_llm.live.transformers_model import DTYPES
 from softfloat_llm.llama.config import Config
 from softfloat_llm.numerics.formats import Format, format_of
 from softfloat_llm.numerics.trees import Tree, write_tree
+from softfloat_llm.recipe import Recipe
+from softfloat_llm.runs import simulate
 from softfloat_llm.sites import LINEAR
 
 ATTENTIONS = ("eager", "sdpa")
@@ -84,6 +88,30 @@ def reveal_recipe(
     trees: dict[str, Tree] = {}
     table = _head(name, attention, fmt, host, wanted, len(shapes)) | {"site": _sites(shapes, trees)}
     return RevealedRecipe(name, table, trees, tuple(shapes), tuple(problems))
+
+
+@dataclass(frozen=True)
+class LengthChecked:
+    """A prompt of some length and a cached step, under a recipe and in PyTorch: values compared, and differing."""
+
+    length: int
+    compared: int
+    differing: int
+    first: str | None
+
+
+def check_recipe(
+    recipe: Recipe, model: Model, *, attention: str, lengths: Iterable[int], threads: int | None, mkldnn: bool
+) -> list[LengthChecked]:
+    """Every `.out` tap of a recipe held against transformers on this machine, prompt by prompt, in bits."""
+    checked = []
+    for length in lengths:
+        tokens = [1 + (length * 7919 + 104_729 * place) % (model.config.vocab_size - 1) for place in range(length)]
+        run = simulate(tokens=tokens, model=model, recipe=recipe, steps=2)
+        live = compare_live(run, attention=attention, threads=threads, mkldnn=mkldnn)
+        first = next((tap.tap for tap in live.found.taps if tap.count), None)
+        checked.append(LengthChecked(length, live.compared, live.differing, first))
+    return checked
 
 
 def _head(name: str, attention: str, fmt: Format, host: Host, lengths: Sequence[int], count: int) -> dict[str, str]:

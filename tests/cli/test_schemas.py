@@ -42,6 +42,7 @@ ANSWERS = {
     "bisect": ["bisect", "The cup is", "--fast", "--recipe", "f32,lm_head.output=bf16"],
     "ranges": ["ranges", "--format", "e4m3fn", "--kv-scales", "e2m1fn", "--what-if", "acc=e3m4"],
     "ranges, not finite": ["ranges", "--storage", "e3m4", "--acc", "e3m4", "--steps", "0"],
+    "reveal": ["reveal", "numpy", "sum", "--n", "19"],
     "report": ["report", "The cup is", "--budget"],
     "report, no step": ["report", "--steps", "0"],
     "report, not finite": ["report", "--storage", "e3m4", "--acc", "e3m4", "--steps", "0"],
