@@ -134,6 +134,12 @@ def _in_float32(acc: float, term: float, grid: Grid) -> np.float32:
     return np.float32(acc) + np.float32(term)
 
 
+@compiled
+def _in_float64(acc: float, term: float, grid: Grid) -> float:
+    """acc + term in float64."""
+    return acc + term
+
+
 def _chain(term_of: Callable[..., float], step: Callable[..., Any]) -> Callable[..., None]:
     """A loop over strips, rows, terms and columns. acc (M, n), left (K, M), right (K, n)."""
 
@@ -155,7 +161,7 @@ def _chain(term_of: Callable[..., float], step: Callable[..., Any]) -> Callable[
 _CHAINS = {
     (is_rounded, step): _chain(_rounded if is_rounded else _exact, step)
     for is_rounded in (False, True)
-    for step in (_nearest, _once, _in_float32)
+    for step in (_nearest, _once, _in_float32, _in_float64)
 }
 
 
@@ -203,7 +209,8 @@ class CompiledNative(Native):
         left, right = self.products.left[piece.ks], self.products.right[piece.ks]
         product = self.products.at.product
         if product is not None and not is_native(product, self.products.dtype):
-            _CHAINS[True, _in_float32](acc, left, right, _grid(product), _grid(product))
+            step = _in_float32 if self.dtype == np.float32 else _in_float64
+            _CHAINS[True, step](acc, left, right, _grid(product), _grid(product))
             return
         _multiply_add(acc, left.astype(self.dtype, copy=False), right.astype(self.dtype, copy=False))
 

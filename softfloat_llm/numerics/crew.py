@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import weakref
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import IO, Any, Self
 
 import numpy as np
 
-from softfloat_llm.errors import SoftfloatError
+from softfloat_llm.errors import PrecisionError, SoftfloatError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.mapped import Mapped, place_in_file
@@ -35,16 +36,20 @@ _SHARED_MEMORY = Path("/dev/shm")
 class Crew:
     """So many workers with a backend. Close it, or use it as a context: its processes end with it.
 
-    `least`: a product of fewer multiplications is made alone. **Raises** PrecisionError for an unknown backend.
+    `least`: a product of fewer multiplications is made alone. One that is interrupted, or fails, ends the processes;
+    the next one starts new ones. **Raises** PrecisionError for an unknown backend, or fewer than one worker.
     """
 
     def __init__(self, workers: int = 1, backend: str = "numpy", *, least: int = LEAST) -> None:
         kernels.kit_of(backend)
+        if workers < 1:
+            raise PrecisionError(f"workers is {workers}: at least 1 does the work.")
         self.workers, self.backend, self._least = workers, backend, least
         self._others: list[_Worker] = []
         self._mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # a kept array's place is its own
         self._files: list[str] = []
         self._bytes = 0  # laid out
+        weakref.finalize(self, _end, self._others, self._files)  # where nobody closes it
 
     def matmul(self, a: Array, b: Array, at: Precision, *, init: Float64Array | None = None) -> Array:
         """As `kernels.matmul`. a (M, K), b (K, N): transposed weights, which must not change while the crew lives."""
@@ -56,23 +61,26 @@ class Crew:
         weights = self._map(b)
         if weights is None:
             return kernels.matmul(a, b, at, init=init)
-        hands = self._hands()
-        for hand, part in zip(hands, others, strict=True):
-            hand.send((a, weights, part, at, None if init is None else init[:, part]))
         try:
+            hands = self._hands()
+            for hand, part in zip(hands, others, strict=True):
+                hand.send((a, weights, part, at, None if init is None else init[:, part]))
             first = kernels.matmul(a, b[:, mine], at, init=None if init is None else init[:, mine])
-        finally:  # what was asked for is taken back, so that the next answer is the next question's
             rest = [hand.receive() for hand in hands]
-        return np.concatenate([first, *map(_or_raise, rest)], axis=1)
+        except BaseException:  # an interruption too: an answer that is not taken would be the next question's
+            self._stop()
+            raise
+        return np.concatenate([first, *rest], axis=1)
 
     def close(self) -> None:
         """End the processes, and remove what was laid out for them."""
-        for worker in self._others:
-            worker.end()
-        for path in self._files:
-            with suppress(OSError):
-                os.unlink(path)
-        self._others, self._files, self._mapped, self._bytes = [], [], {}, 0
+        _end(self._others, self._files)
+        self._mapped, self._bytes = {}, 0
+
+    def _stop(self) -> None:
+        """End the processes in the middle of their work."""
+        while self._others:
+            self._others.pop().kill()
 
     def __enter__(self) -> Self:
         return self
@@ -91,10 +99,13 @@ class Crew:
         key = (array.ctypes.data, array.shape, array.strides, array.dtype)
         if key not in self._mapped:
             place = place_in_file(array)
-            if place is None:
+            if place is None or not place.still_holds(array):
                 if self._bytes + array.nbytes > MOST:
                     return None
-                place = self._laid_out(array)
+                try:
+                    place = self._laid_out(array)
+                except OSError:  # a full disk: the /dev/shm of a container is often small
+                    return None
                 self._bytes += array.nbytes
             self._mapped[key] = (array, place)
         return self._mapped[key][1]
@@ -109,6 +120,15 @@ class Crew:
             file.write(flat.view(np.uint8).data if flat.size else b"\0")
         strides = flat.strides[::-1] if is_turned else flat.strides
         return Mapped(file.name, 0, array.shape, strides, array.dtype)
+
+
+def _end(others: list[_Worker], files: list[str]) -> None:
+    """End the processes and remove the files. Empties both lists."""
+    while others:
+        others.pop().end()
+    while files:
+        with suppress(OSError):
+            os.unlink(files.pop())
 
 
 ALONE = Crew()
@@ -130,15 +150,25 @@ class _Worker:
         with suppress(BrokenPipeError):  # `receive` tells that it has ended
             _put(self._process.stdin, request)
 
-    def receive(self) -> Any:
+    def receive(self) -> Array:
+        """What it found. Raises what it raised, or SoftfloatError where it has ended."""
         assert self._process.stdout is not None
         try:
-            return pickle.load(self._process.stdout)
+            answer = pickle.load(self._process.stdout)
         except (EOFError, pickle.UnpicklingError):
-            code = self._process.wait()
-            return SoftfloatError(
-                f"A worker process ended with exit code {code} in the middle of a product. Try --workers 1."
-            )
+            self._process.kill()  # of one that has ended, it changes nothing
+            raise SoftfloatError(
+                f"A worker process ended with exit code {self._process.wait()} in the middle of a product."
+                " Try --workers 1."
+            ) from None
+        if isinstance(answer, Exception):
+            raise answer
+        result: Array = answer
+        return result
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.end()
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -154,11 +184,13 @@ def _put(pipe: IO[bytes], value: Any) -> None:
     pipe.flush()
 
 
-def _or_raise(answer: Any) -> Array:
-    if isinstance(answer, Exception):
-        raise answer
-    result: Array = answer
-    return result
+def _sendable(error: Exception) -> Exception:
+    """The error, or where it cannot be sent (or not be made again from what is sent) one that says what it said."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return SoftfloatError(f"A worker process failed: {type(error).__name__}: {error}")
+    return error
 
 
 def work() -> None:
@@ -175,5 +207,5 @@ def work() -> None:
                 weights[mapped] = mapped.open()
             answer: Any = kernels.matmul(a, weights[mapped][:, columns], at, init=init)
         except Exception as error:
-            answer = error
+            answer = _sendable(error)
         _put(target, answer)

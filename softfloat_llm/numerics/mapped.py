@@ -11,6 +11,8 @@ import numpy as np
 
 from softfloat_llm.numerics.formats import Array
 
+_SAMPLES = 8  # along each axis
+
 
 class Mapped(NamedTuple):
     """Where an array lies in a file, so that another process can map it."""
@@ -25,6 +27,14 @@ class Mapped(NamedTuple):
         """The array, read-only."""
         whole = np.memmap(self.path, np.uint8, "r")
         return np.ndarray(self.shape, self.dtype, whole, self.offset, self.strides)
+
+    def still_holds(self, array: Array) -> bool:
+        """False where the file is gone, or another one has its place since the array was mapped: a sample differs."""
+        sample = np.ix_(*(np.unique(np.linspace(0, n - 1, _SAMPLES).astype(int)) for n in self.shape if n))
+        try:
+            return array.size == 0 or self.open()[sample].tobytes() == array[sample].tobytes()
+        except (OSError, ValueError, TypeError):  # no file, an empty one, one that is too short
+            return False
 
 
 def place_in_file(array: Array) -> Mapped | None:

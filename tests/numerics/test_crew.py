@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -10,7 +11,7 @@ import pytest
 
 from softfloat_llm.errors import FormatError, PrecisionError, SoftfloatError
 from softfloat_llm.numerics import kernels
-from softfloat_llm.numerics.crew import ALONE, Crew
+from softfloat_llm.numerics.crew import ALONE, Crew, _sendable, _Worker
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import round_to
 
@@ -89,3 +90,85 @@ def test_small_products_start_no_process():
 def test_an_unknown_backend_is_refused():
     with pytest.raises(PrecisionError, match="Did you mean 'numba'"):
         Crew(1, "numbda")
+
+
+def test_no_workers_are_refused():
+    with pytest.raises(PrecisionError, match="workers is 0"):
+        Crew(0)
+
+
+def test_after_a_worker_died_the_next_product_has_new_ones():
+    at = precision_of("storage=f16")
+    with Crew(3, least=0) as crew:
+        a, b = operands("f16")
+        crew.matmul(a, b, at)
+        os.kill(crew._others[1]._process.pid, signal.SIGKILL)
+        with pytest.raises(SoftfloatError, match="A worker process ended"):
+            crew.matmul(a, b, at)
+        assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+
+
+def test_after_an_interruption_the_next_answer_is_the_next_questions(monkeypatch):
+    at = precision_of("storage=f16")
+    (a, b), (_, other) = operands("f16"), operands("f16", n=90)
+    with Crew(2, least=0) as crew:
+        crew.matmul(a, b, at)
+
+        def interrupted(self):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(_Worker, "receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                crew.matmul(a, b, at)
+        assert crew.matmul(a, other, at).tobytes() == kernels.matmul(a, other, at).tobytes()
+
+
+def test_a_crew_that_nobody_closed_leaves_nothing():
+    crew = Crew(2, least=0)
+    a, b = operands("f16")
+    crew.matmul(a, b, precision_of("storage=f16"))
+    (path,), (other,) = crew._files, crew._others
+    del crew
+    gc.collect()
+    assert not os.path.exists(path)
+    assert other._process.returncode == 0
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
+def test_weights_whose_file_has_gone_are_those_that_were_mapped(is_replaced, tmp_path):
+    at, path = precision_of("storage=f16,acc=f32"), tmp_path / "weights"
+    a, b = operands("f16")
+    b.T.tofile(path)
+    mapped = np.memmap(path, np.float16, "r", shape=b.T.shape).T
+    path.rename(tmp_path / "old")
+    if is_replaced:
+        (-b.T).tofile(path)
+    with Crew(2, least=0) as crew:
+        assert crew.matmul(a, mapped, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+
+
+def test_without_room_to_lay_weights_out_one_process_does_the_work(monkeypatch):
+    def full(self, array):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Crew, "_laid_out", full)
+    at = precision_of("storage=f16")
+    a, b = operands("f16")
+    with Crew(2, least=0) as crew:
+        assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+        assert crew._others == []
+
+
+class _TwoWordsError(Exception):
+    """It can be sent, but not made again from what is sent."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} {two}")
+
+
+def test_an_error_that_cannot_be_sent_is_told_in_words():
+    told = _sendable(_TwoWordsError("out", "of range"))
+    assert type(told) is SoftfloatError
+    assert str(told) == "A worker process failed: _TwoWordsError: out of range"
+    assert type(_sendable(FormatError("x"))) is FormatError

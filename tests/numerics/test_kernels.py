@@ -34,6 +34,8 @@ FAST = {
     "f32 native, flushing, rounded products": ("f32,acc=f32,product=f32,subnormals=ftz+daz", "native"),
     "f64 native": ("f32,acc=f64", "native"),
     "f64 native, rounded products": ("f64,acc=f64,product=f64", "native"),
+    "f64 native, products rounded to f32": ("f32,acc=f64,product=f32", "native"),
+    "f64 native, products rounded to bf16": ("f16,acc=f64,product=bf16", "native"),
     "f32 fused": ("f32,acc=f32", "fused"),
     "f16 fused": ("f16,acc=f16", "narrow"),
     "f16, rounded products": ("f16,acc=f16,product=f16", "narrow"),
