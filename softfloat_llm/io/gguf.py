@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ _SCALARS = {
 }
 _STRING, _ARRAY = 8, 9
 _PLAIN = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
-_QUANTISED = ("Q8_0", "Q4_0", "Q4_1")
+_QUANTISED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 
 # GGUF name of a layer's part -> checkpoint name.
 _LAYER_PARTS = {
@@ -70,7 +71,8 @@ class Gguf:
     def tensor(self, name: str) -> Array:
         """A tensor in the format it is stored in; a quantised one as the float32 values that it stands for.
 
-        Q8_0: d*q. Q4_0: d*(q - 8). Q4_1: d*q + m, two roundings. Each operation is rounded to float32.
+        Q8_0: d*q. Q4_0: d*(q - 8). Q4_1: d*q + m, two roundings. Each operation is rounded to float32. The others
+        (Q5_0, Q5_1, K-quants) as the gguf package's quants.py has them.
         """
         kind, shape, data = self.types[name], self.shapes[name], self.stored[name]
         if kind in _PLAIN:
@@ -90,10 +92,17 @@ def load_gguf(path: str | Path) -> tuple[Weights, Tokenizer | None]:
     """
     file = read_gguf(path)
     config = config_from_dict(config_entries(file))
-    weights = Weights(config, dict(checkpoint_tensors(file, config)), str(path))
+    weights = Weights(config, dict(checkpoint_tensors(file, config)), str(path), _type_notes(file))
     if file.metadata.get("tokenizer.ggml.pre") != "smollm":
         return weights, None
     return weights, Tokenizer(path, text=lambda: tokenizer_json(file))
+
+
+def _type_notes(file: Gguf) -> list[str]:
+    """A note where tensors are quantised: how many, of which types."""
+    counts = Counter(kind for kind in file.types.values() if kind not in _PLAIN)
+    words = ", ".join(f"{number} as {kind}" for kind, number in sorted(counts.items()))
+    return [f"tensors stored in blocks are decoded to f32: {words}"] if counts else []
 
 
 def config_entries(file: Gguf) -> dict[str, Any]:
@@ -324,6 +333,8 @@ def _type_and_bytes(path: Path, name: str, shape: tuple[int, ...], kind: int) ->
         raise CheckpointError(
             f"{path}: tensor {name!r} is of type {word}, expected one of {' '.join((*_PLAIN, *_QUANTISED))}."
         )
+    if math.prod(max(n, 1) for n in shape) >= 1 << 62:
+        raise CheckpointError(f"{path}: tensor {name!r} has shape {shape}, larger than any memory.")
     block, size = GGML_QUANT_SIZES[known[kind]]
     if not shape or shape[-1] % block:
         raise CheckpointError(

@@ -130,7 +130,9 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Array], metadata: Mapp
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """A JSON object from a file in UTF-8, in which no key stands twice."""
-    _size_of(path)
+    size = _size_of(path)
+    if size > MAX_HEADER_BYTES:
+        raise CheckpointError(f"{path} has {size} bytes, too many for {what}: at most {MAX_HEADER_BYTES} are read.")
     data = path.read_bytes()
     _refuse_other_kinds(path, data[:64])
     return parse_json(data, f"{path} ({what})")

@@ -61,7 +61,7 @@ class Config:
         """How many positions a pass may have: dynamic scaling goes on to `factor` times max_position_embeddings."""
         scaling = self.rope_scaling
         if scaling is not None and scaling.rope_type == "dynamic":
-            return int(scaling.factor * self.max_position_embeddings)
+            return int(min(scaling.factor * self.max_position_embeddings, 2.0**31))  # int32: no position is larger
         return self.max_position_embeddings
 
 
@@ -98,6 +98,8 @@ _WITHOUT_EFFECT = {
     "use_bfloat16", "max_sequence_length", "max_window_layers", "use_sliding_window", "is_decoder",
 }  # fmt: skip
 
+MOST_LAYERS = 10_000  # some 80 times the deepest Llama (3.1 405B: 126), so that a wrong number takes no memory
+
 _DTYPES = (
     "float64", "float32", "float16", "bfloat16",
     "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
@@ -120,6 +122,8 @@ def config_from_dict(entries: Mapping[str, Any]) -> Config:
     _check_neutral(keys, family)
     theta, scaling = rope_of(keys, family)
     layers = keys.integer("num_hidden_layers")
+    if layers > MOST_LAYERS:
+        keys.refuse("num_hidden_layers", f"at most {MOST_LAYERS}")
     factors = multipliers_of(keys, family)
     config = Config(
         vocab_size=keys.integer("vocab_size"),

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from softfloat_llm.errors import ConfigError, nearest
 
 _REQUIRED = object()
+LARGEST = (2 - 2**-23) * 2.0**127  # of f32, in which an engine computes with the numbers of a config
 
 
 class Keys:
@@ -47,6 +48,8 @@ class Keys:
         value = self._given(key, default, why)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self.refuse(key, "a whole number of 1 or more")
+        if value >= 1 << 63:
+            self.refuse(key, "a whole number below 2^63")
         return value
 
     def number(self, key: str, default: Any = _REQUIRED, why: str = "", least: float = 0.0) -> float:
@@ -54,6 +57,8 @@ class Keys:
         value = self._given(key, default, why)
         if not _is_number(value) or value < least:
             self.refuse(key, f"a finite number of {least:g} or more{', not a string' * isinstance(value, str)}")
+        if value > LARGEST:
+            self.refuse(key, f"a number that f32 can hold, up to {LARGEST:g}")
         return float(value)
 
     def flag(self, key: str, default: Any = _REQUIRED, why: str = "") -> bool:

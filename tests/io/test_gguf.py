@@ -15,6 +15,7 @@ from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.io.gguf import config_entries, half_split_rows, read_gguf, tokenizer_json
 from softfloat_llm.io.tokenizer import Tokenizer
 from tests.checkpoints import config_dict, random_tensors, write_gguf
+from tests.odd_checkpoints import k_quant_blocks
 
 
 def entries(**changes: Any) -> dict[str, Any]:
@@ -89,8 +90,8 @@ def test_q4_blocks_hold_the_low_nibbles_first(tmp_path: Path, kind: str) -> None
 
 
 def test_a_type_that_is_not_read_is_named(tmp_path: Path) -> None:
-    path = small(tmp_path / "a.gguf", {"blk.0.ffn_up.weight": "Q5_0"})
-    with pytest.raises(CheckpointError, match=r"'blk\.0\.ffn_up\.weight' is of type Q5_0, expected one of F32"):
+    path = raw(tmp_path / "a.gguf", place(b"blk.0.ffn_up.weight", (256,), 35, 0), tensors=1)
+    with pytest.raises(CheckpointError, match=r"'blk\.0\.ffn_up\.weight' is of type TQ2_0, expected one of F32"):
         open_model(path)
 
 
@@ -131,7 +132,7 @@ def place(name: bytes, shape: tuple[int, ...], kind: int, offset: int) -> bytes:
         ((text(b"general.alignment"), struct.pack("<II", 4, 3)), {"keys": 1}, "general.alignment is 3"),
         ((place(b"a", (4,), 0, 0), place(b"a", (4,), 0, 16)), {"tensors": 2}, "'a' is there twice"),
         ((place(b"a", (4,), 0, 0), place(b"b", (4,), 0, 8)), {"tensors": 2}, "overlap"),
-        ((place(b"a", (2**40, 2**40), 0, 0),), {"tensors": 1}, "truncated or damaged"),
+        ((place(b"a", (2**40, 2**40), 0, 0),), {"tensors": 1}, "larger than any memory"),
         ((place(b"a", (4,), 0, 2**63),), {"tensors": 1}, "truncated or damaged"),
         ((place(b"a", (33,), 8, 0),), {"tensors": 1}, "multiple of 32"),
         ((place(b"a", (4,), 999, 0),), {"tensors": 1}, "type 999"),
@@ -198,3 +199,19 @@ def test_every_byte_has_a_token(tmp_path: Path) -> None:
     tokenizer = Tokenizer("x", text=lambda: tokenizer_json(file))
     for code in [*range(0x250), 0x20AC, 0x65E5, 0x1F389]:
         assert tokenizer.decode(tokenizer.encode(chr(code))) == chr(code)
+
+
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
+def test_other_blocks_are_decoded_as_the_gguf_package_does(tmp_path: Path, kind: str) -> None:
+    member = gguf.GGMLQuantizationType[kind]
+    blocks = k_quant_blocks((6, 512), member)
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    writer.add_tensor("token_embd.weight", blocks, raw_dtype=member)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    found = read_gguf(tmp_path / "a.gguf").tensor("token_embd.weight")
+    assert found.shape == (6, 512)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, gguf.quants.dequantize(blocks, member), equal_nan=True)
