@@ -54,7 +54,7 @@ def checked_words(found: Revealed) -> str:
     """How far what was found agrees with the kernel."""
     asked = f"{found.rows} sums asked"
     if not found.checked:
-        return f"{asked}; nothing could be compared"
+        return f"{asked}; nothing could be compared" if found.rows else "nothing could be compared in bits"
     verdict = "0 differ in a bit" if not found.different else f"{found.different} differ"
     return f"{asked}; {found.checked} sums of other terms compared: {verdict}"
 

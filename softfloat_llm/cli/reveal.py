@@ -17,7 +17,8 @@ from softfloat_llm.cli.options import OutputFlags, grouped, quoted
 from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.errors import LiveError, RecipeError, nearest
 from softfloat_llm.io.checkpoint import open_model
-from softfloat_llm.live.kernels import Found, LiveKernel, Product, place_condition, reveal_places
+from softfloat_llm.live.attention_orders import OPERATIONS
+from softfloat_llm.live.kernels import Found, LiveKernel, Places, Product, place_condition, reveal_places
 from softfloat_llm.live.numpy_kernels import numpy_kernel
 from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.formats import Array, format_of
@@ -92,6 +93,8 @@ def reveal(
     if engine is None or operation is None:
         raise typer.BadParameter("say a kernel, as in `reveal numpy sum --n 1000`, or --engine torch --model tiny.")
     sizes = _sizes(terms, shape)
+    if engine == "torch" and operation in OPERATIONS:
+        return _inside(operation, sizes, fmt or "bf16", threads, mkldnn, output)
     with watched(is_quiet=output.is_quiet):
         kernel, sets = _revealed(engine, operation, sizes, fmt, threads, mkldnn)
     tree = next((each.revealed.tree for each in sets if each.revealed and each.revealed.tree), None)
@@ -155,22 +158,44 @@ def _own_kernel(place: str, sizes: tuple[int, ...]) -> Product:
 def _answer(
     kernel: LiveKernel, sets: Sequence[Found], save: Path | None, tree: Tree | None, output: OutputFlags
 ) -> int:
-    conditions = _conditions(kernel, sets)
+    shape = kernel.shape[1:3] if kernel.takes == "products" else (kernel.shape[0], 1)
+    conditions = _words([each.places for each in sets], shape)
     told = [(words, each.revealed) for words, each in zip(conditions, sets, strict=True) if each.revealed is not None]
-    if output.as_json:
-        show_json("reveal", {"kernel": kernel.what, "found": [_facts(words, each) for words, each in told]})
-    elif output.is_quiet:
-        show("\n".join(f"{words}: {order_words(each)}" if words else order_words(each) for words, each in told))
-    else:
-        texts = [_kernel_text(kernel, words, each, output) for words, each in told]
-        most = "" if len(told) == 1 else ", the tree of most places"
-        kept = [labelled("saved", f"{save}{most}: order=tree:@{save}")] if save is not None and tree is not None else []
-        show("\n\n".join([*texts, *kept]))
+    most = "" if len(told) == 1 else ", the tree of most places"
+    _show(
+        kernel.what, told, output, f"{save}{most}: order=tree:@{save}" if save is not None and tree is not None else ""
+    )
     return 0 if all(each.is_confirmed for _, each in told) else 1
 
 
-def _kernel_text(kernel: LiveKernel, words: str, found: Revealed, output: OutputFlags) -> str:
-    where = f"{kernel.what}, {'' if words == _ELSEWHERE else 'where '}{words}" if words else kernel.what
+def _inside(
+    operation: str, sizes: tuple[int, ...], fmt: str, threads: int | None, mkldnn: bool, output: OutputFlags
+) -> int:
+    """Sums that no caller gets, inside attention: trees, without what is rounded in them."""
+    from softfloat_llm.live.attention_orders import reveal_inside
+    from softfloat_llm.live.torch_host import configured
+
+    with configured(uses_mkldnn=mkldnn, threads=threads):
+        what, found = reveal_inside(operation, sizes, fmt)
+    conditions = _words([places for places, _ in found if places is not None], (1 << 30, 1 << 30)) or [""]
+    told = [(words, each) for words, (_, each) in zip(conditions, found, strict=True)]
+    _show(what, told, output, "")
+    return 0
+
+
+def _show(what: str, told: Sequence[tuple[str, Revealed]], output: OutputFlags, kept: str) -> None:
+    """What was revealed where, as asked: JSON, the order alone, or all of it."""
+    if output.as_json:
+        show_json("reveal", {"kernel": what, "found": [_facts(words, each) for words, each in told]})
+    elif output.is_quiet:
+        show("\n".join(f"{words}: {order_words(each)}" if words else order_words(each) for words, each in told))
+    else:
+        texts = [_kernel_text(what, words, each, output) for words, each in told]
+        show("\n\n".join([*texts, *([labelled("saved", kept)] if kept else [])]))
+
+
+def _kernel_text(what: str, words: str, found: Revealed, output: OutputFlags) -> str:
+    where = f"{what}, {'' if words == _ELSEWHERE else 'where '}{words}" if words else what
     return revealed_text(found, where, verbose=output.is_verbose)
 
 
@@ -178,18 +203,17 @@ def _facts(words: str, found: Revealed) -> dict[str, Any]:
     return {"where": words or None, **to_dict(found)}
 
 
-def _conditions(kernel: LiveKernel, sets: Sequence[Found]) -> list[str]:
+def _words(sets: Sequence[Places], shape: Sequence[int]) -> list[str]:
     """Where each set of places is, in the words of a rule; other words for the largest, where there are several."""
-    if len(sets) == 1:
-        return [""]
-    shape = kernel.shape[1:3] if kernel.takes == "products" else (kernel.shape[0], 1)
+    if len(sets) < 2:
+        return ["" for _ in sets]
     words = [_ELSEWHERE]
     for own in sets[1:]:
-        others = np.concatenate([each.places for each in sets if each is not own])
+        others = np.concatenate([each for each in sets if each is not own])
         try:
-            words.append(place_condition(own.places, others, shape))
+            words.append(place_condition(own, others, shape))
         except LiveError:
-            words.append(f"{len(own.places)} places in no rows or columns of their own")
+            words.append(f"{len(own)} places in no rows or columns of their own")
     return words
 
 

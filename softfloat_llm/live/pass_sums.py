@@ -10,14 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from softfloat_llm.analysis.guesses import tree_of
-from softfloat_llm.analysis.joins import Joined, found_joins
-from softfloat_llm.analysis.probes import Kernel, Mask, Subject
-from softfloat_llm.analysis.recognise import KERNELS, Shape, names_of
-from softfloat_llm.analysis.traits import Traits
-from softfloat_llm.analysis.triples import joins_by_triples
+from softfloat_llm.analysis.recognise import KERNELS, Shape
 from softfloat_llm.errors import LiveError, ProbeError
 from softfloat_llm.live.attention_kernels import Flash, SoftmaxSum
+from softfloat_llm.live.attention_orders import PlacedTree, score_orders, softmax_order, value_orders
 from softfloat_llm.live.kernels import LiveKernel, Places, place_condition, reveal_places
 from softfloat_llm.live.torch_kernels import torch_linear, torch_mean, torch_pv, torch_scores
 from softfloat_llm.llama.config import Config
@@ -169,78 +165,41 @@ def _way(place: str, at: Precision, terms: int) -> Way:
 
 def _softmax(heads: int, rows: int, keys: int) -> _Wanted:
     kernel = SoftmaxSum(heads, rows, keys)
-
-    def ways(_: list[Precision]) -> tuple[Way, ...]:
-        return (_named("", joins_by_triples(kernel.meets, keys), keys),)
-
-    return _Wanted(kernel.what, ("attn.softmax",), {"M": rows, "K": keys}, ways)
+    dims = {"M": rows, "K": keys}
+    return _Wanted(kernel.what, ("attn.softmax",), dims, lambda _: _placed([softmax_order(kernel)], ()))
 
 
 def _flash(config: Config, rows: int, keys: int, fmt: Format) -> Iterator[_Wanted]:
-    """The products of each block of queries of flash attention."""
+    """The products of each block of queries of flash attention, but for those over one key."""
     block = next(size for least, size in _QUERIES if rows >= least)
+    heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     for first in range(0, rows, block):
-        last = min(first + block, rows) - 1
-        kernel = Flash(
-            config.num_attention_heads, config.num_key_value_heads, rows, keys, config.head_dim, fmt, first, last
-        )
-        dims = {"M": last - first + 1, "B": kernel.heads, "T": rows}
+        kernel = Flash(heads, groups, rows, keys, size, fmt, first, min(first + block, rows) - 1)
         if kernel.seen > 1:
-            yield _Wanted(
-                f"{kernel.what}, scores",
-                ("attn.scores",),
-                dims | {"N": kernel.seen, "K": kernel.size},
-                _flash_scores(kernel),
-            )
-            yield _Wanted(
-                f"{kernel.what}, values",
-                ("attn.pv",),
-                dims | {"N": kernel.size, "K": kernel.seen},
-                _flash_values(kernel),
-            )
+            yield from _of_block(kernel)
 
 
-def _flash_scores(kernel: Flash) -> Callable[[list[Precision]], tuple[Way, ...]]:
-    def ways(_: list[Precision]) -> tuple[Way, ...]:
-        places = kernel.score_places()
-        trees = [_tree(kernel.scores_at(each), kernel.size, kernel.format, kernel.score_mask, 1.0) for each in places]
-        return _named_ways(places, kernel.shape[1:], trees, kernel.size)
-
-    return ways
-
-
-def _flash_values(kernel: Flash) -> Callable[[list[Precision]], tuple[Way, ...]]:
-    def ways(_: list[Precision]) -> tuple[Way, ...]:
-        places, terms = kernel.value_places(), kernel.seen
-        trees = [
-            _tree(kernel.values_at(each), terms, kernel.format, kernel.value_mask, 1 / terms, takes_terms=True)
-            for each in places
-        ]
-        columns = [each * np.array([1, 0, 1]) for each in places]  # the last row of the block stands for all of it
-        return _named_ways(columns, (kernel.shape[1], kernel.size), trees, terms)
-
-    return ways
+def _of_block(kernel: Flash) -> Iterator[_Wanted]:
+    dims = {"M": kernel.shape[1], "B": kernel.heads, "T": kernel.rows}
+    scores, values = dims | {"N": kernel.seen, "K": kernel.size}, dims | {"N": kernel.size, "K": kernel.seen}
+    yield _Wanted(
+        f"{kernel.what}, scores", ("attn.scores",), scores, lambda _: _placed(score_orders(kernel), kernel.shape[1:])
+    )
+    yield _Wanted(
+        f"{kernel.what}, values", ("attn.pv",), values, lambda _: _placed(_of_all_rows(kernel), (1, kernel.size))
+    )
 
 
-def _tree(
-    kernel: Kernel, terms: int, fmt: Format, mask: Mask, factor: float, *, takes_terms: bool = False
-) -> Joined | int:
-    """The tree of sums that are read to the nearest unit."""
-    about = factor * (1 + 1e-12)  # not in bits
-    subject = Subject(kernel, terms, fmt, fmt, takes="terms" if takes_terms else "products", factor=about)
-    return found_joins(subject, mask)
+def _of_all_rows(kernel: Flash) -> list[PlacedTree]:
+    """The last row of the block stands for all of it."""
+    found = value_orders(kernel)
+    return [PlacedTree(each.places * np.array([1, 0, 1]), each.tree) for each in found if each.places is not None]
 
 
-def _named_ways(
-    places: Sequence[Places], shape: Sequence[int], trees: Sequence[Joined | int], terms: int
-) -> tuple[Way, ...]:
-    conditions = _conditions(places, shape)
-    return tuple(_named(words, tree, terms) for words, tree in reversed(list(zip(conditions, trees, strict=True))))
-
-
-def _named(place: str, root: Joined | int, terms: int) -> Way:
-    tree = tree_of(terms, root, Traits(starts_at_zero=True))
-    return Way(place, next(names_of(tree), None), tree)
+def _placed(found: Sequence[PlacedTree], shape: Sequence[int]) -> tuple[Way, ...]:
+    conditions = _conditions([each.places for each in found if each.places is not None], shape) if shape else [""]
+    ways = [Way(words, each.name, each.tree) for words, each in zip(conditions, found, strict=True)]
+    return tuple(reversed(ways))
 
 
 # --- one name for many shapes ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from softfloat_llm.errors import LiveError
 from softfloat_llm.io.checkpoint import open_model
+from softfloat_llm.live.attention_orders import reveal_inside
 from softfloat_llm.live.comparison import compare_live
 from softfloat_llm.live.kernels import place_condition, reveal_places
 from softfloat_llm.live.revealed_recipe import reveal_recipe
@@ -84,6 +85,36 @@ def test_what_pytorch_has_not_is_refused():
         reveal_recipe(open_model("tiny").config, format="f32", attention="sdpa")
     with pytest.raises(LiveError, match="at least 1"):
         reveal_recipe(open_model("tiny").config, lengths=[0])
+
+
+@pytest.mark.parametrize("keys", [7, 40])
+def test_a_softmaxs_sum_is_told_by_triples(keys):
+    with configured(threads=1):
+        _, [(_, found)] = reveal_inside("softmax", (2, 3, keys), "f32")
+    if host_facts().capability == "AVX512":
+        assert found.order == ("seq" if keys < 16 else "lanes:16")
+
+
+def test_scores_and_values_of_flash_attention_are_read_from_what_comes_out():
+    """Four keys at a time; the key that is left over has lanes of its own, and so has a column before 16 bytes."""
+    if host() != ZEN4:
+        pytest.skip("what flash attention does on other CPUs is not held")
+    with configured(threads=1):
+        _, scores = reveal_inside("sdpa-scores", (4, 2, 5, 5, 64), "bf16")
+        _, values = reveal_inside("sdpa-values", (4, 2, 1, 17, 64), "f16")
+    assert [found.order for _, found in scores] == ["lanes:4", "lanes:8"]
+    assert set(scores[1][0][:, 2]) == {4}
+    assert [found.order for _, found in values] == ["seq", "gemv:n-edge"]
+    assert set(values[1][0][:, 2]) == {0}
+
+
+def test_sizes_that_attention_cannot_have_are_refused():
+    with pytest.raises(LiveError, match="B,M,K"):
+        reveal_inside("softmax", (3, 4), "f32")
+    with pytest.raises(LiveError, match="heads in groups"):
+        reveal_inside("sdpa-scores", (3, 2, 4, 4, 16), "bf16")
+    with pytest.raises(LiveError, match="bf16 or f16"):
+        reveal_inside("sdpa-values", (2, 2, 4, 4, 16), "f32")
 
 
 # --- recipes --------------------------------------------------------------------------------------------------------
