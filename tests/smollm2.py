@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
+from softfloat_llm.claims.bench import FRANCE, Bench
 from softfloat_llm.io.checkpoint import Model, open_model
 from softfloat_llm.io.fetch import cached_smollm2
-from softfloat_llm.runs import Run, simulate
-
-FRANCE = (504, 3575, 282, 4649, 314)
-"""The prompt of the experiments: The capital of France is."""
+from softfloat_llm.runs import Run
 
 
 @cache
@@ -21,13 +19,16 @@ def smollm2() -> Model:
 
 
 @cache
+def bench() -> Bench:
+    """The model with the runs that were made of it."""
+    return Bench(smollm2())
+
+
 def free_run(recipe: str, tokens: tuple[int, ...] = FRANCE, steps: int = 1) -> Run:
     """A run that is fed its own tokens; the logits are the only tap."""
-    return simulate(tokens=tokens, model=smollm2(), recipe=recipe, steps=steps, taps=())
+    return bench().run(recipe, tokens, steps=steps)
 
 
-@cache
 def taught_run(recipe: str) -> Run:
     """A run that is fed the 20 tokens that the recipe f32 chose."""
-    teacher = free_run("f32", steps=20)
-    return simulate(tokens=teacher.tokens, model=smollm2(), recipe=recipe, teacher=teacher, taps=())
+    return bench().taught(recipe)

@@ -32,6 +32,7 @@ from softfloat_llm.cli.ranges import ranges
 from softfloat_llm.cli.recipes import recipes
 from softfloat_llm.cli.recipes_check import check_verb
 from softfloat_llm.cli.report import report
+from softfloat_llm.cli.reproduce import reproduce
 from softfloat_llm.cli.reveal import reveal
 from softfloat_llm.cli.screen import say, show, silence_stdout
 from softfloat_llm.cli.simulate import simulate
@@ -59,13 +60,14 @@ app = typer.Typer(
 )
 _SUMMARIES = {
     simulate: "Run a forward pass and say what the precision did.",
-    compare: "Differences of two saved runs, the first divergence, flips.",
+    compare: "How two runs (or tensors of other tools) differ, and where first.",
     margins: "By how much each token was chosen, in ulps of a format.",
     ties: "Steps whose best logits tie in a format.",
     budget: "How much of an error each stage or site makes.",
     bisect: "Which site's precision flipped a token.",
     ranges: "Largest and smallest values; what would overflow in f16.",
     bound: "How far right results may lie apart; what a test must allow.",
+    reproduce: "Claims of others, checked: expected beside obtained.",
     reveal: "The order of a real kernel's sums, found from outside.",
     report: "One HTML page about a run, with pictures.",
     sweep: "Many recipes, orders, prompts and seeds at once.",

@@ -9,7 +9,7 @@ which goes through one sequence at a time: no row ever meets a neighbour.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -174,7 +174,7 @@ def _is_unrounded_wanted(recipe: Scope) -> bool:
 def _attention(q: Array, layer: int, cache: KVCache, recipe: Scope, see: _Recorder) -> Array:
     """Attention of each sequence over its own keys, padding left out. q (B, T, H, C); the result (B*T, H*C)."""
     batch, length, heads, size = q.shape
-    out = np.zeros((batch, length, heads, size), recipe.at("attn.pv").output.dtype)
+    out = np.zeros((batch, length, heads, size), see.dtype_of(recipe.at("attn.pv").output))
     keys, values = cache.read(layer)  # (B, S, G, C)
     for row in range(batch):
         pad, here = int(cache.padding[row]), recipe.within(str(row))
@@ -251,6 +251,10 @@ class _Recorder:
         if self.instead is None:
             return given
         return self.instead(f"{self._name(site, row)}.{stage}", self._first(row), given, fmt)
+
+    def dtype_of(self, fmt: Format) -> np.dtype[Any]:
+        """What holds the values of a format, and those that may stand in their place."""
+        return fmt.dtype if self.instead is None else np.dtype(np.float64)
 
     def _name(self, site: str, row: int | None) -> str:
         prefix = site if self.layer is None else f"layers.{self.layer}.{site}"

@@ -7,26 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from softfloat_llm.refusals import check, is_known_to_run, remarks
+from softfloat_llm.claims.engines import first_words
+from softfloat_llm.refusals import check
+from tests.claims import reproduced
 
 
-def first_words(recipe, engine):
-    found = check(recipe, engine)
-    return found[0].says if found else None
-
-
-def test_s15_candle_on_a_cpu_has_no_bf16_product_and_with_accelerate_no_f16_one_either():
-    assert first_words("bf16", "candle-cpu") == "unsupported dtype BF16 for op matmul"
-    assert first_words("bf16", "candle-accelerate") == "unsupported dtype BF16 for op matmul"
-    assert first_words("f16", "candle-accelerate") == "the accelerate backend does not support f16 matmul"
-    assert is_known_to_run("f16", "candle-cpu")
-    assert "f16 products are f16 too" in remarks("f16", "candle-cpu")[0].what
-
-
-@pytest.mark.parametrize("engine", ["candle-metal", "transformers-eager", "transformers-sdpa", "transformers-mps"])
-@pytest.mark.parametrize("recipe", ["f16", "bf16"])
-def test_s15_metal_and_pytorch_run_both_halves(engine, recipe):
-    assert is_known_to_run(recipe, engine)
+def test_s15_candle_on_a_cpu_has_no_bf16_product_and_metal_and_pytorch_run_both_halves(tiny_bench):
+    reproduced(tiny_bench, "S15")
 
 
 @pytest.mark.parametrize(("recipe", "metal", "cpu"), [
