@@ -229,6 +229,8 @@ def simulate(
     backend: str = "numpy",
     crew: Crew | None = None,
     progress: Progress | None = None,
+    chat: bool = False,
+    system: str | None = None,
 ) -> Run:
     """Run a model on a prompt under a recipe.
 
@@ -238,7 +240,8 @@ def simulate(
     the folder of a saved one), the teacher's tokens are fed instead of the run's own, for as many steps as it has.
     `taps`: shell-style patterns of the values to keep (`*.out`, `layers.3.*`); the logits are always kept. The bits
     depend neither on `workers` (processes; with numba threads) nor on the `backend` (`numpy` or `numba`). `crew`: one
-    that serves several runs, in place of both.
+    that serves several runs, in place of both. `chat`: the prompt as the model's chat template writes it, after a
+    `system` text where there is one.
     **Raises** TokenError for an empty prompt, ids out of range or too many positions; RecipeError, CheckpointError,
     ConfigError or FetchError; NonFiniteError where a token would be taken from a row with NaN.
     """
@@ -247,6 +250,8 @@ def simulate(
     opened = model if isinstance(model, Model) else open_model(model, progress)
     chosen = recipe_of(recipe)
     reference = Run.load(teacher) if isinstance(teacher, (str, Path)) else teacher
+    if chat or system is not None:
+        tokens, prompt = _chat_tokens(opened, prompt, tokens, system, chat), None
     prompt_tokens, forced, steps = what_to_feed(opened, prompt, tokens, steps, reference)
     patterns = (taps,) if isinstance(taps, str) else tuple(taps)
     _check_patterns(patterns, opened.config.num_hidden_layers)
@@ -319,6 +324,17 @@ def _check_patterns(patterns: Sequence[str], layers: int) -> None:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise RunError(f"No tap fits {pattern!r}.{nearest(pattern, names)} List them: softfloat-llm taps.")
+
+
+def _chat_tokens(
+    model: Model, prompt: str | None, tokens: Sequence[int] | None, system: str | None, chat: bool
+) -> list[int]:
+    """The ids of the prompt as a chat. Raises TokenError where there is nothing to write."""
+    if not chat:
+        raise TokenError("A system text is part of a chat: ask for that too (chat=True, --chat).")
+    if tokens is not None:
+        raise TokenError("A chat is written from a text: give the prompt, not token ids.")
+    return model.encode_chat(DEFAULT_PROMPT if prompt is None else prompt, system)
 
 
 def what_to_feed(

@@ -45,6 +45,8 @@ def simulate(
         str | None,
         typer.Option("--teacher", metavar="RUN|reference", help="Feed a saved run's tokens, or those of --against."),
     ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="The prompt as the model's chat template writes it.")] = False,
+    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message before it.")] = None,
     save: Annotated[Path | None, typer.Option("--save", metavar="PATH", help="Keep the run as a folder.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Let --save replace an earlier run.")] = False,
     fail_on: Annotated[
@@ -60,13 +62,14 @@ def simulate(
     """
     claims = _checked_claims(fail_on or [])
     recipe, reference_recipe = precision.recipe(), _reference_recipe(against, teacher)
+    talk: dict[str, Any] = {"chat": chat, "system": system}
     _check_claims_can_be_judged(claims, reference_recipe, teacher)
     if save is not None:
         check_target(save, replace=replace)
     with watched(is_quiet=output.is_quiet) as progress:
         try:
             run, reference = _runs(
-                recipe, reference_recipe, teacher, lambda m: passes.arguments(prompt, progress, model=m)
+                recipe, reference_recipe, teacher, lambda m: passes.arguments(prompt, progress, model=m) | talk
             )
         except NonFiniteError as error:
             return _nonfinite(error, claims)
@@ -79,7 +82,7 @@ def simulate(
     if output.as_json:
         show_json("simulate", _body(run, comparison, claims, broken, save))
     else:
-        show(_text(run, comparison, output, _then(prompt, precision, passes, against, save)))
+        show(_text(run, comparison, output, _then(prompt, precision, passes, against, save, talk)))
     return _judged(broken)
 
 
@@ -162,12 +165,15 @@ def answer_of(text: str) -> str:
 
 
 def _then(
-    prompt: str | None, precision: PrecisionFlags, passes: PassFlags, against: str | None, save: Path | None
-) -> str:
+    prompt: str | None, precision: PrecisionFlags, passes: PassFlags, against: str | None, save: Path | None,
+    talk: dict[str, Any],
+) -> str:  # fmt: skip
     """A command that goes one step further: more tokens, then a run that is kept, then what it holds."""
     if save is not None and passes.steps > 1:
         return " ".join(["softfloat-llm taps", *([f"--model {quoted(passes.model)}"] if passes.model else [])])
     words = ["simulate", *([] if prompt is None else [quoted(prompt)]), *precision.words(), *passes.words()]
+    words += ["--chat"] if talk["chat"] else []
+    words += [] if talk["system"] is None else [f"--system {quoted(talk['system'])}"]
     words += [] if against is None else [f"--against {quoted(against)}"]
     if passes.steps > 1:
         return " ".join([*words, f"--steps {passes.steps} --save RUN"])

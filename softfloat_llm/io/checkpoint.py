@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from softfloat_llm import tiny
-from softfloat_llm.errors import CheckpointError, nearest
+from softfloat_llm.errors import CheckpointError, TokenError, nearest
+from softfloat_llm.io.chat import ChatTemplate, chat_template_of
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import Header, map_tensors, open_tensors, read_header, read_json
 from softfloat_llm.io.tokenizer import Tokenizer, missing
@@ -31,6 +32,7 @@ class Model:
     name: str
     weights: Weights
     tokenizer: Tokenizer | None
+    chat_template: ChatTemplate | None = None
 
     @property
     def config(self) -> Config:
@@ -46,6 +48,17 @@ class Model:
         if self.tokenizer is None:
             raise missing(Path(self.name))
         return self.tokenizer.encode(text)
+
+    def encode_chat(self, prompt: str, system: str | None = None) -> list[int]:
+        """The token ids of a prompt as the chat template writes it. Raises TokenError where there is none."""
+        if self.chat_template is None:
+            raise TokenError(
+                f"{self.name} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json):"
+                " give the prompt as it is, without --chat."
+            )
+        if self.tokenizer is None:
+            raise missing(Path(self.name))
+        return self.tokenizer.encode(self.chat_template.rendered(prompt, system), adds_special=False)
 
 
 def open_model(name_or_path: str | os.PathLike[str], progress: Progress | None = None) -> Model:
@@ -65,9 +78,9 @@ def open_model(name_or_path: str | os.PathLike[str], progress: Progress | None =
         return _open_folder(name, fetch_smollm2(progress))
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
-        from softfloat_llm.io.gguf import load_gguf
+        from softfloat_llm.io.gguf import chat_template_of_gguf, load_gguf
 
-        return Model(name, *load_gguf(path))
+        return Model(name, *load_gguf(path), chat_template_of_gguf(path))
     if path.is_dir():
         return _open_folder(name, path)
     cached = _cached_snapshot(name)
@@ -77,7 +90,7 @@ def open_model(name_or_path: str | os.PathLike[str], progress: Progress | None =
 
 
 def _open_folder(name: str, folder: Path) -> Model:
-    return Model(name, *load_checkpoint(folder))
+    return Model(name, *load_checkpoint(folder), chat_template_of(folder))
 
 
 def _unknown(name: str, path: Path) -> str:

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from softfloat_llm.errors import CheckpointError
+from softfloat_llm.io.chat import ChatTemplate
 from softfloat_llm.io.tokenizer import Tokenizer
 from softfloat_llm.llama.config import Config, config_from_dict
 from softfloat_llm.llama.weights import Weights
@@ -96,6 +97,20 @@ def load_gguf(path: str | Path) -> tuple[Weights, Tokenizer | None]:
     if file.metadata.get("tokenizer.ggml.pre") != "smollm":
         return weights, None
     return weights, Tokenizer(path, text=lambda: tokenizer_json(file))
+
+
+def chat_template_of_gguf(path: str | Path) -> ChatTemplate | None:
+    """The chat template that a .gguf file carries, with its special tokens; or None."""
+    file = read_gguf(path)
+    text, names = file.metadata.get("tokenizer.chat_template"), file.metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(text, str):
+        return None
+    tokens = {}
+    for key in ("bos", "eos"):
+        place = file.metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if isinstance(names, list) and isinstance(place, int) and 0 <= place < len(names):
+            tokens[f"{key}_token"] = str(names[place])
+    return ChatTemplate(text, str(path), tokens)
 
 
 def _type_notes(file: Gguf) -> list[str]:

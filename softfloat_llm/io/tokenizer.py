@@ -44,7 +44,7 @@ class Tokenizer:
         """Number of tokens, special ones included."""
         return int(self._library.get_vocab_size(with_added_tokens=True))
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
         """The ids of a text, with those that the tokenizer itself puts around it (often a first token, or none)."""
         try:
             text.encode("utf-8")
@@ -52,7 +52,7 @@ class Tokenizer:
             raise TokenError(
                 f"The text has a lone surrogate at {error.start}: {text[error.start]!r} is not a character."
             ) from None
-        return [int(i) for i in self._library.encode(text).ids]
+        return [int(i) for i in self._library.encode(text, add_special_tokens=adds_special).ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens shown as they are. An id without a token appears as <id>."""
