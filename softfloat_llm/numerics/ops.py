@@ -27,6 +27,7 @@ from softfloat_llm.numerics.rounding import (
     round_pair,
     round_sum,
     round_wide,
+    unsigned_nan,
 )
 
 _TINY = 2.0**-1000  # stands for "a little": far below half an ulp of any quotient or root of 24-bit operands
@@ -165,6 +166,8 @@ def _sub_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Arra
 def _mul_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
     """Two significands of 24 bits make 48: exact in float64, whose exponents reach far below 2^-298."""
     product = wide[0] * wide[1]
+    if not fmt.has_nan:
+        product = unsigned_nan(product)
     return round_wide(product, fmt, mode, subnormals=subnormals)
 
 
@@ -223,7 +226,12 @@ def _by_fractions(
 
 
 def _signed_zero(value: Fraction | float, mode: str) -> Fraction | float:
-    """A Fraction that is zero is a sum that cancelled: -0 toward_negative, else +0 (IEEE 754-2019, section 6.3)."""
+    """A Fraction that is zero is a sum that cancelled: -0 toward_negative, else +0 (IEEE 754-2019, section 6.3).
+
+    A NaN is +NaN, as `rounding.unsigned_nan` has it.
+    """
+    if isinstance(value, float) and math.isnan(value):
+        return math.nan
     return -0.0 if isinstance(value, Fraction) and value == 0 and mode == "toward_negative" else value
 
 

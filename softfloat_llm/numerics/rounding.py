@@ -319,6 +319,14 @@ def _specials(rounded: Float64Array, x: Float64Array, fmt: Format) -> Float64Arr
     return rounded
 
 
+def unsigned_nan(x: Float64Array) -> Float64Array:
+    """x with every NaN as +NaN: what an invalid operation gives, whose sign is the CPU's choice (x86 -, ARM +).
+
+    It shows where a format without NaN has a zero of the other sign instead.
+    """
+    return np.where(np.isnan(x), np.nan, x)
+
+
 def two_sum(x: Array, y: Array) -> tuple[Array, Array]:
     """s = fl(x + y) and its exact error e, so that s + e = x + y. Six operations; no condition on the magnitudes.
 
@@ -351,6 +359,8 @@ def round_pair(
     subnormals: str = "keep",
 ) -> Float64Array:
     """The real number s + e (s = fl(s + e)) rounded once to the format; float64 arrays in and out."""
+    if not fmt.has_nan:
+        s = unsigned_nan(s)
     if fmt is not f64:
         return round_wide(to_odd_pair(s, e), fmt, mode, overflow=overflow, subnormals=subnormals)
     is_up = (e > 0) & np.isfinite(e)

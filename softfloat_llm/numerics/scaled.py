@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from softfloat_llm.errors import FormatError, nearest
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f16, f32, format_of
-from softfloat_llm.numerics.rounding import carry, round_wide, ulp, widen
+from softfloat_llm.numerics.rounding import as_float64, carry, round_wide, ulp, widen
 
 MX_BLOCK, NV_BLOCK, GGUF_BLOCK = 32, 16, 32
 MX_EXPONENTS = (-127, 127)  # of an e8m0 scale
@@ -34,14 +34,16 @@ class Parts(NamedTuple):
 class Scaled:
     """A scaled format. `block`: elements that share a scale; `row`: those of the last axis; `tensor`: all.
 
-    `quantise_blocks` takes blocks (..., n) of float64 values and gives what is stored of them. `largest` is the largest
-    magnitude of an element.
+    `quantise_blocks` takes blocks (..., n) of float64 values and gives what is stored of them. The elements lie between
+    `least` and `largest`, the outermost of them `step` apart.
     """
 
     name: str
     what: str
     block: int | str
+    least: float
     largest: float
+    step: float
     source: str
     quantise_blocks: Callable[[Float64Array], Parts]
 
@@ -53,7 +55,7 @@ class Counts(NamedTuple):
     """How many finite values lost more than a rounding."""
 
     clipped: int
-    """Beyond the largest element."""
+    """Beyond the largest element (or the least) by more than half a step, or decoded to an infinity."""
     flushed: int
     """Not zero, but decoded to zero."""
     nan: int
@@ -93,7 +95,7 @@ def quantise(x: npt.ArrayLike, fmt: str | Scaled) -> Quantised:
     **Source:** OCP Microscaling Formats (MX) Specification 1.0, section 6.3; see `SCALED` for the others.
     """
     scaled = scaled_of(fmt)
-    wide = widen(np.asarray(x))
+    wide = _operand(np.asarray(x))
     blocks = wide.reshape(_block_shape(wide.shape, scaled))
     with np.errstate(all="ignore"):
         parts = scaled.quantise_blocks(blocks)
@@ -101,6 +103,13 @@ def quantise(x: npt.ArrayLike, fmt: str | Scaled) -> Quantised:
         decoded = product if parts.offsets is None else round_wide(product + parts.offsets, f32)
         counts = _counted(blocks, parts, decoded, scaled)
     return Quantised(scaled, parts, carry(decoded.reshape(wide.shape), f32), counts)
+
+
+def _operand(x: Array) -> Float64Array:
+    wide = as_float64(x)
+    if wide is None:
+        raise FormatError("Scaled storage: an element has more bits than float64 holds. Round it first, with round_to.")
+    return wide
 
 
 def narrowing_counts(x: Array, held: Array, fmt: Format) -> Counts:
@@ -138,9 +147,11 @@ def _block_shape(shape: tuple[int, ...], scaled: Scaled) -> tuple[int, ...]:
 def _counted(blocks: Float64Array, parts: Parts, decoded: Float64Array, scaled: Scaled) -> Counts:
     is_finite = np.isfinite(blocks)
     offsets = 0.0 if parts.offsets is None else parts.offsets
-    is_clipped = np.abs(blocks - offsets) > np.abs(scaled.largest * parts.scales) * (1 + 2.0**-20)
+    elements = (blocks - offsets) / parts.scales  # before their rounding
+    is_beyond = (elements > scaled.largest + scaled.step / 2) | (elements < scaled.least - scaled.step / 2)
+    is_clipped = (is_beyond & (parts.scales != 0)) | np.isinf(decoded)
     return Counts(
-        clipped=int(np.count_nonzero(is_clipped & is_finite & np.isfinite(parts.scales))),
+        clipped=int(np.count_nonzero(is_clipped & is_finite)),
         flushed=int(np.count_nonzero((decoded == 0) & (blocks != 0))),
         nan=int(np.count_nonzero(np.isnan(decoded) & is_finite)),
         of=blocks.size,
@@ -189,6 +200,11 @@ def _reciprocal(d: Float64Array) -> Float64Array:
     return np.where(d == 0, 0.0, round_wide(1.0 / d, f32))
 
 
+def _integers(x: Float64Array, lowest: float, highest: float) -> Float64Array:
+    """x within the bounds. 1/d of a subnormal d may be infinite: 0 of that is no number, and d itself 0 as an f16."""
+    return np.clip(np.nan_to_num(x, nan=0.0, posinf=highest, neginf=lowest), lowest, highest)
+
+
 def _half_away(x: Float64Array) -> Float64Array:
     return np.copysign(np.floor(np.abs(x) + 0.5), x)
 
@@ -203,7 +219,7 @@ def _int8(blocks: Float64Array) -> Parts:
 def _q8_0(blocks: Float64Array) -> Parts:
     """d = R32(amax / 127) is stored as f16; elements by the unrounded one: R32(x R32(1/d)), halves away from zero."""
     d = round_wide(_largest(blocks) / 127.0, f32)
-    elements = _half_away(round_wide(blocks * _reciprocal(d), f32))
+    elements = _integers(_half_away(round_wide(blocks * _reciprocal(d), f32)), -127, 127)
     return Parts(elements, round_wide(d, f16))
 
 
@@ -215,7 +231,7 @@ def _q4_0(blocks: Float64Array) -> Parts:
     place = np.abs(blocks).argmax(axis=-1, keepdims=True)
     d = np.take_along_axis(blocks, place, axis=-1) / -8.0
     shifted = round_wide(round_wide(blocks * _reciprocal(d), f32) + 8.5, f32)
-    return Parts(np.clip(np.trunc(shifted), 0, 15) - 8.0, round_wide(d, f16))
+    return Parts(_integers(np.trunc(shifted), 0, 15) - 8.0, round_wide(d, f16))
 
 
 def _q4_1(blocks: Float64Array) -> Parts:
@@ -226,7 +242,7 @@ def _q4_1(blocks: Float64Array) -> Parts:
     lowest, highest = blocks.min(axis=-1, keepdims=True), blocks.max(axis=-1, keepdims=True)
     d = round_wide(round_wide(highest - lowest, f32) / 15.0, f32)
     steps = round_wide(round_wide(blocks - lowest, f32) * _reciprocal(d), f32)
-    elements = np.clip(np.trunc(round_wide(steps + 0.5, f32)), 0, 15)
+    elements = _integers(np.trunc(round_wide(steps + 0.5, f32)), 0, 15)
     return Parts(elements, round_wide(d, f16), round_wide(lowest, f16))
 
 
@@ -242,27 +258,35 @@ _MX_ELEMENTS = {
 }
 
 
+_NVFP4 = "blocks of 16 in e2m1fn, a scale in e4m3fn each and one in f32"
+_OF_32 = "blocks of 32 integers of"
+
+
 def _rows() -> list[Scaled]:
     made = [
-        Scaled(name, f"blocks of 32 in {e}, a power of two each", MX_BLOCK, e.max, _OCP, _microscaling(e))
+        Scaled(
+            name,
+            f"blocks of 32 in {e}, a power of two each",
+            MX_BLOCK,
+            -e.max,
+            e.max,
+            ulp(e.max, e),
+            _OCP,
+            _microscaling(e),
+        )
         for name, e in _MX_ELEMENTS.items()
     ]
     nvidia = "NVIDIA, Pretraining Large Language Models with NVFP4 (2025), appendix: two-level scaling"
     return [
         *made,
-        Scaled("nvfp4", "blocks of 16 in e2m1fn, a scale in e4m3fn each and one in f32", NV_BLOCK, 6.0, nvidia, _nvfp4),
-        Scaled("q8_0", "blocks of 32 integers of 8 bits, an f16 scale each", GGUF_BLOCK, 127.0, _GGML, _q8_0),
-        Scaled("q4_0", "blocks of 32 integers of 4 bits, an f16 scale each", GGUF_BLOCK, 8.0, _GGML, _q4_0),
+        Scaled("nvfp4", _NVFP4, NV_BLOCK, -6.0, 6.0, 2.0, nvidia, _nvfp4),
+        Scaled("q8_0", f"{_OF_32} 8 bits, an f16 scale each", GGUF_BLOCK, -127.0, 127.0, 1.0, _GGML, _q8_0),
+        Scaled("q4_0", f"{_OF_32} 4 bits, an f16 scale each", GGUF_BLOCK, -8.0, 7.0, 1.0, _GGML, _q4_0),
+        Scaled("q4_1", f"{_OF_32} 4 bits, f16 scale and lowest value", GGUF_BLOCK, 0.0, 15.0, 1.0, _GGML, _q4_1),
+        Scaled("int8", "integers of 8 bits, one f32 scale", "tensor", -127.0, 127.0, 1.0, _INT8, _int8),
         Scaled(
-            "q4_1",
-            "blocks of 32 integers of 4 bits, f16 scale and lowest value",
-            GGUF_BLOCK,
-            15.0,
-            _GGML,
-            _q4_1,
+            "int8-channel", "integers of 8 bits, an f32 scale for each row", "row", -127.0, 127.0, 1.0, _INT8, _int8
         ),
-        Scaled("int8", "integers of 8 bits, one f32 scale", "tensor", 127.0, _INT8, _int8),
-        Scaled("int8-channel", "integers of 8 bits, an f32 scale for each row", "row", 127.0, _INT8, _int8),
     ]
 
 

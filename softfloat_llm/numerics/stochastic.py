@@ -114,7 +114,9 @@ def _parsed(word: str) -> Stochastic | None:
 
 def stochastic_of(mode: str | Stochastic) -> Stochastic | None:
     """The rule that a mode's word spells, or None for the other modes. Raises FormatError for bits out of range."""
-    return mode if isinstance(mode, Stochastic) else _parsed(mode)
+    if isinstance(mode, Stochastic):
+        return mode
+    return _parsed(mode) if isinstance(mode, str) else None
 
 
 def philox(low: Words, high: Words, step: int, seed: int) -> Words:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
 
-from softfloat_llm.errors import VectorError, nearest
+from softfloat_llm.errors import FormatError, VectorError, nearest
 from softfloat_llm.numerics.exact import floor_log2, round_exact
 from softfloat_llm.numerics.formats import Format, format_of
 from softfloat_llm.numerics.rounding import MODES
@@ -61,10 +61,11 @@ def hex_of(x: float) -> str:
 def right_result(operation: str, operands: tuple[float, ...], fmt: Format, mode: str) -> tuple[float, frozenset[str]]:
     """What IEEE 754 demands, and the flags that it raises: the exact value by rationals, rounded once.
 
-    Signs of zeros as in section 6.3; an invalid operation gives NaN; NaN in gives NaN out, quietly.
+    Signs of zeros as in section 6.3; an invalid operation gives NaN; NaN in gives NaN out, quietly. A format
+    without NaN has -0 in its place (`exact.round_exact` of +NaN).
     """
     if any(math.isnan(x) for x in operands):
-        return math.nan, frozenset()
+        return round_exact(math.nan, fmt, mode), frozenset()
     special = _special(operation, operands, mode)
     if special is not None:
         value, flag = special
@@ -210,9 +211,13 @@ def _case_of(line: str, where: str) -> Case:
     flags = frozenset(results[1:]) - {"exact"}
     if unknown := flags - set(FLAGS):
         raise VectorError(f"{where}: unknown flag {min(unknown)!r}. Known: {', '.join(FLAGS)}, exact.")
+    try:
+        fmt = format_of(name)
+    except FormatError as error:
+        raise VectorError(f"{where}: {error}") from None
     values = tuple(_value(word, where) for word in operands)
     result = _value(results[0], where)
-    return Case(operation, format_of(name), mode, values, result, flags if len(results) > 1 else None)
+    return Case(operation, fmt, mode, values, result, flags if len(results) > 1 else None)
 
 
 def _value(word: str, where: str) -> float:

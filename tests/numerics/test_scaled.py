@@ -72,7 +72,11 @@ def test_gguf_formats_are_the_gguf_packages(name):
     x = np.random.default_rng(2).standard_normal((300, 64)).astype(np.float32)
     x[0], x[1], x[2, :32] = 0.0, 1.0, -2.5
     x[3:50] = np.rint(x[3:50] * 16)  # many halves
-    packed = gguf.quants.quantize(x, kind)
+    x[50:90] *= np.float32(2) ** np.arange(-149, -109, dtype=np.float32)[:, None]  # 1/d is beyond float32
+    x[90, :32], x[91, :32] = np.arange(-16, 16), np.arange(16, -16, -1)  # the largest negative, and positive
+    x[92, :4] = -8, 8, 7.5, -7.5
+    with np.errstate(all="ignore"):
+        packed = gguf.quants.quantize(x, kind)
     np.testing.assert_array_equal(quantise(x, name).decoded, gguf.quants.dequantize(packed, kind).reshape(x.shape))
 
 
@@ -117,7 +121,26 @@ def test_clipped_values_are_counted():
     assert quantise(x, "mxfp8-e4m3").decoded[0, 0] == 448
 
 
+def test_a_value_that_is_rounded_to_the_largest_element_is_not_clipped():
+    """q8_0's d is rounded to f16, at times down: the largest is then 127 and a bit. 464 ties to 448 in e4m3fn."""
+    x = np.random.default_rng(4).standard_normal((50, 64)).astype(np.float32)
+    assert quantise(x, "q8_0").counts.clipped == 0
+    x = np.zeros(32, np.float32)
+    x[:3] = 464.0, 464.5, -465.0
+    assert quantise(x, "mxfp8-e4m3").counts.clipped == 2
+
+
+def test_what_is_clipped_by_a_one_sided_range_or_becomes_infinite_is_counted_and_what_is_flushed_only_as_that():
+    x = np.zeros(32, np.float32)
+    x[:2] = -8, 8  # elements -8 to 7
+    assert quantise(x, "q4_0").counts == (1, 0, 0, 32)
+    assert quantise(np.full(32, 2.0**127), "q8_0").counts == (32, 0, 0, 32)  # the scale is beyond f16
+    assert quantise(np.full(32, 2.0**-149), "q8_0").counts == (0, 32, 0, 32)
+
+
 def test_what_does_not_fit_is_refused():
+    with pytest.raises(FormatError, match="Only real numbers"):
+        quantise(np.full(32, 1j), "mxfp4")
     with pytest.raises(FormatError, match="blocks of 32 along the last axis, which has 33"):
         quantise(np.ones((2, 33)), "mxfp4")
     with pytest.raises(FormatError, match="Did you mean 'mxfp4'"):

@@ -152,3 +152,9 @@ def test_what_cannot_be_is_refused():
         Precision("f16", acc="f64", rounding={"acc": "stochastic"})
     with pytest.raises(PrecisionError, match="not before an exact accumulator"):
         Precision("f16", acc="exact", product="f16", rounding={"product": "stochastic"})
+
+
+@pytest.mark.parametrize("mode", [None, 3, b"stochastic"])
+def test_what_is_no_word_is_no_mode(mode):
+    with pytest.raises(FormatError, match="Unknown rounding mode"):
+        round_to(1.1, "bf16", mode)
