@@ -15,7 +15,8 @@ import numpy as np
 
 from softfloat_llm.errors import CheckpointError, FormatError
 from softfloat_llm.llama.config import Config
-from softfloat_llm.numerics.formats import Array, format_of
+from softfloat_llm.llama.rope import inverse_frequencies
+from softfloat_llm.numerics.formats import Array, f32, format_of
 from softfloat_llm.numerics.mapped import give_back
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -240,9 +241,8 @@ def _check_tied(named: Mapping[str, Array], source: str) -> None:
 
 
 def _compare_inv_freq(stored: Array, config: Config) -> str:
-    """In words, how a stored buffer of rotary frequencies compares with theta^(-2i/C), its unscaled definition."""
-    size = config.head_dim
-    computed = config.rope_theta ** (-np.arange(0, size, 2, dtype=np.float64) / size)
+    """In words, how a stored buffer of rotary frequencies compares with those of the config, its scaling applied."""
+    computed = inverse_frequencies(config, f32)
     if stored.shape != computed.shape:
         return f"it has shape {stored.shape}, the computed frequencies {computed.shape}"
     try:

@@ -10,7 +10,9 @@ import pytest
 
 from softfloat_llm.errors import CheckpointError
 from softfloat_llm.llama.config import config_from_dict
+from softfloat_llm.llama.rope import inverse_frequencies
 from softfloat_llm.llama.weights import Weights, tensor_shapes
+from softfloat_llm.numerics.formats import f32
 from tests.checkpoints import Array, config_dict, random_tensors
 
 
@@ -160,6 +162,21 @@ def test_rotary_buffers_are_ignored_and_compared(dtype: Any) -> None:
     found = weights(random_tensors() | {"model.layers.0.self_attn.rotary_emb.inv_freq": inv_freq})
     assert "inv_freq is ignored: it agrees" in found.notes[0]
     assert found.digest == weights(random_tensors()).digest
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
+def test_stored_frequencies_are_compared_with_the_scaled_ones(kind: str) -> None:
+    scaling = {"rope_type": kind, "factor": 4.0}
+    if kind == "llama3":
+        scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+    entries = config_dict(rope_scaling=scaling)
+    buffer = inverse_frequencies(config_from_dict(entries), f32).astype(np.float32)
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    told = [
+        Weights(config_from_dict(entries), random_tensors(entries) | {name: b}).notes[-1] for b in (buffer, buffer * 2)
+    ]
+    assert "inv_freq is ignored: it agrees" in told[0]
+    assert "inv_freq is ignored: it differs" in told[1]
 
 
 def test_a_rotary_buffer_that_differs_is_noted_with_both_values() -> None:
