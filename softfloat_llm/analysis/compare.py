@@ -184,7 +184,7 @@ def _comparable(run: Side, reference: Side, names: Sequence[str] | None) -> tupl
     others = meanings_of(run, reference)
     same = [tap for tap in wanted if tap.place not in others]
     fitting = [tap for tap in same if _shape_of(run, tap) == _shape_of(reference, tap)]
-    shapes = [tap for tap in same if tap not in fitting]
+    shapes = [tap for tap in same if _shape_of(run, tap) != _shape_of(reference, tap)]
     moved = {tap.place: others[tap.place] for tap in wanted if tap.place in others}
     return fitting, _Notes(tuple(_about_shapes(tap, run, reference) for tap in shapes), _about_meanings(moved))
 

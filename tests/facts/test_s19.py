@@ -5,8 +5,6 @@ Batch size, split-K and fusion change the order. The same request under two orde
 
 from __future__ import annotations
 
-import pytest
-
 from softfloat_llm.claims.model_runs import ORDERS
 from softfloat_llm.runs import simulate
 from tests.claims import reproduced
@@ -16,11 +14,6 @@ def test_s19_the_same_request_under_two_orders_first_differs_where_the_first_sum
     reproduced(tiny_bench, "S19")
     one = tiny_bench.run("f32")
     assert all(tiny_bench.run(f"f32,order={order}").generated == one.generated for order in ORDERS)
-
-
-@pytest.mark.smollm2
-def test_s19_orders_on_smollm2(smollm2_bench):
-    reproduced(smollm2_bench, "S19")
 
 
 def test_s19_the_same_order_gives_the_same_bits_however_often_it_is_run(tiny_bench):
