@@ -8,9 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from softfloat_llm.llama.config import config_from_dict
+from softfloat_llm.llama.rope import inverse_frequencies
 from softfloat_llm.numerics import ops, reduce
-from softfloat_llm.numerics.formats import decode
+from softfloat_llm.numerics.formats import decode, format_of
 from softfloat_llm.numerics.rounding import round_to, ulp_distance
+from tests.checkpoints import config_dict
 from tests.oracle import assert_same
 
 INF, NAN = math.inf, math.nan
@@ -186,3 +189,30 @@ def test_200_random_orders_of_2_24_and_seven_ones_stay_within_their_bounds():
     sums = {reduce.sum(ONES_AFTER_2_24, f"storage=f32,order=perm:{seed}") for seed in range(200)}
     assert min(sums) == 16777216.0
     assert max(sums) == 16777224.0 == round_to(2**24 + 7, "f32")
+
+
+# --- Model parts ------------------------------------------------------------------------------------------------------
+# The others lie beside the blocks that they are about, in llama/: test_blocks.py (norms, residual, range),
+# test_attention.py (softmax sums, what is scaled), test_rope.py, test_cache.py, test_decode.py.
+
+
+def test_a_scale_that_is_a_power_of_two_may_meet_the_query_or_the_score():
+    """Head size 64: 64^-1/2 = 0.125 is exact, so scaling commutes with every rounding (short of underflow)."""
+    values = decode(np.arange(1 << 16), "bf16").astype(np.float64)
+    values = values[np.isfinite(values) & (np.abs(values) < 2.0**60) & (np.abs(values) > 2.0**-60)]
+    for q in (1.0078125, 3.0, -0.3359375):
+        scaled_first = round_to(round_to(q * 0.125, "bf16") * values, "bf16")
+        scaled_last = round_to(round_to(q * values, "bf16").astype(np.float64) * 0.125, "bf16")
+        assert np.array_equal(scaled_first, scaled_last)
+
+
+def test_a_dynamic_rope_beyond_its_length_turns_slower():
+    """Head size 4, theta 1e4, factor 2, trained on 8 positions, used on 16: theta becomes 1e4 (2 16/8 - 1)^2 = 9e4."""
+    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    config = config_from_dict(
+        config_dict(head_dim=4, rope_theta=10000.0, rope_scaling=scaling, max_position_embeddings=8)
+    )
+    wanted = {8: [1.0, 0.01], 16: [1.0, 90000**-0.5]}
+    for length, frequencies in wanted.items():
+        found = inverse_frequencies(config, format_of("f32"), length=length)
+        assert ulp_distance(found, round_to(np.array(frequencies), "f32").astype(np.float64), "f32").max() <= 4
