@@ -111,6 +111,16 @@ def test_bf16_files_open_in_a_fresh_process(path: Path) -> None:
     assert done.stdout.strip() == "bfloat16 [1.5, -2.0]"
 
 
+def test_f8_files_open_in_a_fresh_process(path: Path) -> None:
+    for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+        write_tensors(path, {"x": np.array([1.5, -2], np.float32).astype(dtype)})
+        code = (
+            "import sys; from softfloat_llm.io.safetensors import open_tensors; print(open_tensors(sys.argv[1])['x'])"
+        )
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[1.5 -2]"
+
+
 def test_a_header_of_640_bytes_is_no_pickle(path: Path) -> None:
     text = json.dumps(GOOD).encode().ljust(0x280)
     write_raw(path, text)

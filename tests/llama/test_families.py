@@ -186,16 +186,18 @@ def test_logits_in_f32_are_transformers_to_some_roundings(name: str) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("mkldnn", [False, True])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", RELATIVES)
-def test_logits_in_bf16_are_transformers_bit_for_bit(name: str, attention: str) -> None:
-    """Through PyTorch's own kernels, oneDNN off: the same on each x86 CPU with AVX-512."""
+def test_logits_in_bf16_are_transformers_bit_for_bit(name: str, attention: str, mkldnn: bool) -> None:
+    """Through PyTorch's own kernels (oneDNN off), and through those that it takes on this CPU."""
     from softfloat_llm.live.transformers_run import run_transformers
+    from tests.live.kernels_here import recipe_or_skip
 
     theirs = run_transformers(
-        tokens=TOKENS[:6], model=model(name), format="bf16", attention=attention, steps=3, mkldnn=False, taps=["*.out"]
+        tokens=TOKENS[:6], model=model(name), format="bf16", attention=attention, steps=3, mkldnn=mkldnn, taps=["*.out"]
     )
-    recipe = f"transformers-{attention}-bf16-cpu-native"
+    recipe = recipe_or_skip(attention, "bf16", mkldnn=mkldnn)
     ours = simulate(tokens=TOKENS[:6], model=model(name), recipe=recipe, steps=3, teacher=theirs, taps=["*.out"])
     for tap in [*theirs.names, "logits"]:
         if "attn.mask" not in tap:
