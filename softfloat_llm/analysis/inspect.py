@@ -101,7 +101,8 @@ class Inspection(Answer):
         total = sum((getattr(one, f"in_{fmt}") for one in self.tensors), _NOTHING)
         if not (total.clipped or total.subnormal or total.flushed):
             return f"In {fmt} no value overflows, and none becomes subnormal or zero."
-        return f"In {fmt} {counted(total.clipped, 'value')} would overflow, {total.subnormal} be subnormal, {total.flushed} become zero."
+        overflowing = f"{counted(total.clipped, 'value')} would overflow"
+        return f"In {fmt} {overflowing}, {total.subnormal} be subnormal, {total.flushed} become zero."
 
     def remarks(self) -> list[tuple[str, str]]:
         notes = self.understood.notes

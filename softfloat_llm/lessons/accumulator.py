@@ -15,9 +15,9 @@ LESSON = Lesson(
         ),
         Text(
             """
-            Some engines add the products of an f16 matrix product in f16, as candle does on Arm CPUs: it is faster where
-            the hardware has it. Every single addition is as right as f16 allows, half an ulp. The ulp grows with the
-            sum, and the terms do not.
+            Some engines add the products of an f16 matrix product in f16, as candle does on Arm CPUs: it is faster
+            where the hardware has it. Every single addition is as right as f16 allows, half an ulp. The ulp grows
+            with the sum, and the terms do not.
             """
         ),
         Python(
