@@ -6,6 +6,7 @@ The text and the HTML of an answer are made of the same fields; that is held by 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,16 @@ ANSWERS = {
     "formats": ["formats"],
     "formats, one": ["formats", "e5m7"],
     "formats, unsigned": ["formats", "e8m0fnu"],
+    "formats-promote": ["formats", "promote", "bf16", "f32", "--op", "matmul"],
+    "formats-promote, a scalar": ["formats", "promote", "bf16", "0.5", "--op", "mul"],
+    "formats-promote, all": ["formats", "promote", "fp8"],
     "recipes": ["recipes"],
     "recipes, one": ["recipes", "exact"],
+    "recipes-check": ["recipes", "check"],
+    "recipes-check, refused": ["recipes", "check", "candle-cpu", "--storage", "bf16"],
+    "recipes-check, run": ["recipes", "check", "candle-cpu", "--storage", "f16"],
+    "recipes-sites": ["recipes", "--sites"],
+    "recipes-units": ["recipes", "--units"],
     "taps": ["taps"],
     "inspect": ["inspect", "tiny"],
     "margins": ["margins", "The cup is", "--steps", "3", "--format", "bf16"],
@@ -70,7 +79,15 @@ def test_a_schema_is_one_and_names_its_verb(verb: str) -> None:
     Draft202012Validator.check_schema(body)
     assert body["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert body["$id"] == f"softfloat-llm/{verb}/1"
-    assert f"softfloat-llm {verb.replace('-', ' ')}" in body["title"]
+    commands = (verb.replace("-", " "), verb.replace("-", " --"))
+    assert any(f"softfloat-llm {command}" in body["title"] for command in commands)
+
+
+def test_whatever_is_printed_as_json_has_a_schema() -> None:
+    sources = (Path(softfloat_llm.__file__).parent / "cli").glob("*.py")
+    verbs = {verb for path in sources for verb in re.findall(r'show_json\(\s*"([a-z-]+)"', path.read_text())}
+    assert verbs <= set(SCHEMAS)
+    assert len(verbs) > 20
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -78,6 +95,16 @@ def test_the_json_of_a_verb_is_what_its_schema_says(console: Console, name: str)
     answer = console(*ANSWERS[name], "--json")
     assert answer.code in (0, 1), answer.err  # 1: a claim does not hold, which is an answer too
     assert problems(name.split(",", maxsplit=1)[0], json.loads(answer.out)) == []
+
+
+def test_the_json_of_what_is_written(console: Console, tmp_path: Path) -> None:
+    vectors = tmp_path / "add.txt"
+    written = console("vectors", "write", vectors, "--op", "add", "--format", "bf16", "--count", "20", "--json")
+    assert problems("vectors-write", json.loads(written.out)) == []
+    assert problems("vectors", json.loads(console("vectors", "run", vectors, "--json").out)) == []
+    words = ["--recipe", "bf16", "--recipe", "bf16,lm_head.output=e2m1fn", "--prompt", "The cup is"]
+    swept = console("sweep", *words, "--out", tmp_path / "sweep", "--json")
+    assert problems("sweep", json.loads(swept.out)) == []
 
 
 def test_the_json_of_saved_runs_and_golden_outputs(console: Console, saved: dict[str, Path], tmp_path: Path) -> None:
