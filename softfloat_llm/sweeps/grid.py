@@ -15,7 +15,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from softfloat_llm.errors import SweepError, nearest
+from softfloat_llm.errors import SoftfloatError, SweepError, nearest
+from softfloat_llm.recipe import recipe_of
 from softfloat_llm.tiny import DEFAULT_PROMPT
 
 SEED = "{seed}"
@@ -24,7 +25,10 @@ SEED = "{seed}"
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the grid against its reference. `order` None: that of the recipe; `seed` None: no seed is used."""
+    """One run of the grid against its reference. `order` None: that of the recipe; `seed` None: no seed is used.
+
+    `files`: the digest of what recipes say that lie in files, so that a changed file makes another cell; None: none do.
+    """
 
     model: str
     prompt: str
@@ -33,11 +37,15 @@ class Cell:
     seed: int | None
     steps: int
     reference: str
+    files: str | None = None
 
     @property
     def name(self) -> str:
         """The digest of what the cell asks for."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        asked = asdict(self)
+        if self.files is None:
+            del asked["files"]
+        text = json.dumps(asked, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -58,6 +66,8 @@ class Grid:
     reference: str = "f32"
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            _check(field.name, getattr(self, field.name), "grid")
         for name in ("models", "prompts", "recipes"):
             if not getattr(self, name):
                 raise SweepError(f"A sweep needs {name}: the list is empty.")
@@ -82,7 +92,23 @@ class Grid:
         if not any(SEED in text for text in texts):
             seed = None
         recipe = recipe.replace(SEED, str(seed))
-        return Cell(model, prompt, recipe, order and order.replace(SEED, str(seed)), seed, self.steps, self.reference)
+        order = order and order.replace(SEED, str(seed))
+        files = _said_by_files(recipe, self.reference)
+        return Cell(model, prompt, recipe, order, seed, self.steps, self.reference, files)
+
+
+def _said_by_files(*recipes: str) -> str | None:
+    """The digest of the recipes that lie in files, with what they are based on. One that cannot be read says nothing:
+    its cell ends in the error, which is tried again."""
+    said = [_words(recipe) for recipe in recipes if recipe.endswith(".toml")]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:24] if any(said) else None
+
+
+def _words(recipe: str) -> str:
+    try:
+        return repr(recipe_of(recipe).words())
+    except SoftfloatError:
+        return ""
 
 
 _TYPES: dict[str, type] = {"steps": int, "reference": str}
@@ -95,11 +121,21 @@ def grid_of(table: Mapping[str, Any], where: str) -> Grid:
     for key, value in table.items():
         if key not in known:
             raise SweepError(f"Sweep {where}: unknown key {key!r}.{nearest(key, known)} Known: {', '.join(known)}.")
-        if not _fits(key, value):
-            kind = f"a list of {_ITEMS[key].__name__}" if key in _ITEMS else _TYPES[key].__name__
-            raise SweepError(f"Sweep {where}: {key} is {value!r}, expected {kind}.")
+        _check(key, value, where)
     given: dict[str, Any] = {key: tuple(value) if key in _ITEMS else value for key, value in table.items()}
     return Grid(**given)
+
+
+def _check(key: str, value: Any, where: str) -> None:
+    """Raises SweepError for a value of a wrong type, or one that a table cannot hold."""
+    if not _fits(key, value):
+        kind = f"a list of {_ITEMS[key].__name__}" if key in _ITEMS else _TYPES[key].__name__
+        raise SweepError(f"Sweep {where}: {key} is {value!r}, expected {kind}.")
+    for item in value if key in _ITEMS else ():
+        if isinstance(item, int) and not -(1 << 63) <= item < 1 << 63:
+            raise SweepError(f"Sweep {where}: {item} of {key} has more than 64 bits.")
+        if isinstance(item, str) and any("\ud800" <= letter <= "\udfff" for letter in item):
+            raise SweepError(f"Sweep {where}: {item!r} of {key} holds half a character (a lone surrogate).")
 
 
 def _fits(key: str, value: Any) -> bool:

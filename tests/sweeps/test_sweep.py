@@ -50,6 +50,35 @@ def test_a_grid_without_meaning_is_refused(table, message):
         grid_of(table, "here")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"prompts": (5,)}, "expected a list of str"), ({"prompts": "Two"}, "expected a list of str"),
+        ({"steps": 1.5}, "expected int"), ({"prompts": ("\ud800",)}, "half a character"),
+        ({"orders": ("perm:{seed}",), "seeds": (1 << 70,)}, "more than 64 bits"),
+    ],
+)  # fmt: skip
+def test_a_grid_that_no_table_could_hold_is_refused_before_the_first_cell(words, message):
+    with pytest.raises(SweepError, match=message):
+        Grid(**words)
+
+
+def test_a_recipe_file_that_was_changed_is_done_again_and_the_same_one_is_not(tmp_path):
+    path = tmp_path / "mine.toml"
+    grid = Grid(recipes=(str(path),), prompts=("Two",))
+    (missing,) = sweep(grid, tmp_path / "out").rows
+    assert missing["error"].startswith("RecipeError")
+    path.write_text('name = "mine"\nbase = "bf16"\n')
+    (first,) = sweep(grid, tmp_path / "out").rows
+    assert Store(tmp_path / "out").missing(grid.cells()) == []
+    path.write_text('name = "mine"\nbase = "f16"\n')
+    assert Store(tmp_path / "out").missing(grid.cells()) == list(grid.cells())
+    (second,) = sweep(grid, tmp_path / "out").rows
+    assert first["error"] is None
+    assert second["error"] is None
+    assert first["digest"] != second["digest"]
+
+
 def test_a_grid_comes_from_a_toml_file(tmp_path):
     (tmp_path / "grid.toml").write_text('recipes = ["bf16"]\norders = ["perm:{seed}"]\nseeds = [4]\nsteps = 3\n')
     assert grid_of_file(tmp_path / "grid.toml") == Grid(recipes=("bf16",), orders=("perm:{seed}",), seeds=(4,), steps=3)
