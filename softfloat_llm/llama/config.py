@@ -67,8 +67,6 @@ class Config:
 
 # Keys that change a forward pass where their value is another than these; only a family that has them may say more.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "quantization_config": (None,),
-    "compression_config": (None,),
     "partial_rotary_factor": (None, 1),
     "clip_qkv": (None,),
     "logit_scale": (None, 1),
@@ -166,6 +164,7 @@ def _has_bias(keys: Keys, family: Family, key: str) -> bool:
 
 def _check_neutral(keys: Keys, family: Family) -> None:
     """Refuse every key that would add a part which the family does not have."""
+    _check_not_quantised(keys)
     for key, neutral in _NEUTRAL.items():
         if key not in family.own_keys and keys.get(key) not in neutral:
             words = " or ".join("null" if value is None else repr(value) for value in neutral)
@@ -176,6 +175,21 @@ def _check_neutral(keys: Keys, family: Family) -> None:
     elif act not in ("silu", "swish"):
         keys.refuse("hidden_act", "'silu'")
     _check_pretraining_tp(keys)
+
+
+def _check_not_quantised(keys: Keys) -> None:
+    """Refuse quantised weights, saying by what and to how many bits where the file says it."""
+    for key in ("quantization_config", "compression_config"):
+        value = keys.get(key)
+        if value is None:
+            continue
+        said = value if isinstance(value, Mapping) else {}
+        method = said.get("quant_method", "a method that it does not name")
+        bits = f" to {said['bits']} bits" if isinstance(said.get("bits"), int) else ""
+        raise ConfigError(
+            f"config: {key} says that the weights are quantised by {method}{bits}, expected null: weights in f32,"
+            " f16 or bf16. Dequantise the checkpoint first, or take the one that it was made of."
+        )
 
 
 def _check_pretraining_tp(keys: Keys) -> None:

@@ -24,6 +24,7 @@ LM_HEAD = "lm_head.weight"
 
 _META_NAMES = re.compile(r"tok_embeddings\.weight|layers\.\d+\.(attention\.w[qkvo]|feed_forward\.w[123])\.weight")
 _QUANTISED = re.compile(r"qweight|qzeros|\.g_idx$|absmax|quant_map|quant_state|weight_packed|_scale|\.scales?$")
+_LAYER_NORM = re.compile(r"layers\.(\d{1,9})\..*norm\w*\.weight$")
 _INV_FREQ = re.compile(r"rotary_emb\.inv_freq$")
 
 
@@ -218,6 +219,12 @@ def _extra_notes(named: Mapping[str, Array], shapes: Mapping[str, Any], config: 
             key = "attention_bias" if ".self_attn." in name else "mlp_bias" if ".mlp." in name else "no such bias"
             state = " false" if key.endswith("_bias") else ""
             raise CheckpointError(f"{source}: found {name!r}, but the config has {key}{state}: a bias is not ignored.")
+        norm = _LAYER_NORM.search(name)
+        if norm is not None and int(norm[1]) < config.num_hidden_layers:
+            raise CheckpointError(
+                f"{source}: found {name!r}, but a {config.model_type} has no such norm: it is not ignored."
+                " Is model_type in the config right?"
+            )
         if name == LM_HEAD:
             _check_tied(named, source)
             notes.append(f"{LM_HEAD} is ignored: it equals the embeddings, which are tied")

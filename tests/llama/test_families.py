@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softfloat_llm.errors import ConfigError, TokenError
+from softfloat_llm.errors import CheckpointError, ConfigError, TokenError
 from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.llama.config import Config, config_from_dict
 from softfloat_llm.llama.weights import Weights, tensor_shapes
@@ -114,6 +114,16 @@ def test_refused_naming_key_and_value(name: str, changes: dict[str, Any], words:
     with pytest.raises(ConfigError) as caught:
         config(name, **changes)
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_norms_of_heads_are_not_ignored_by_a_model_that_has_none() -> None:
+    with pytest.raises(CheckpointError, match=r"k_norm\.weight', but a llama has no such norm.*model_type"):
+        Weights(config("llama, yarn"), random_tensors(RELATIVES["qwen3"]))
+    without = {
+        n: t for n, t in random_tensors(RELATIVES["qwen3"]).items() if n != "model.layers.3.self_attn.q_norm.weight"
+    }
+    with pytest.raises(CheckpointError, match=r"q_norm\.weight' not found"):
+        Weights(config("qwen3"), without)
 
 
 def test_a_key_of_another_family_is_ignored_with_a_note() -> None:
