@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from softfloat_llm.analysis.numbers import about
 from softfloat_llm.analysis.taps import Tap, forward_order, tap_of, visible
 from softfloat_llm.numerics.formats import Array
 from softfloat_llm.trace import Event
+
+
+@dataclass(frozen=True)
+class Before:
+    """What came before: the tap that the site took, or the last one that was kept, and its largest |value| there."""
+
+    tap: str
+    largest: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"tap": self.tap, "largest": self.largest}
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,7 @@ class NonFinite:
     index: tuple[int, ...]
     value: float
     story: str = ""
+    before: Before | None = None
 
     @property
     def position(self) -> int:
@@ -30,12 +43,14 @@ class NonFinite:
     def __str__(self) -> str:
         place = f"{self.tap.name}, position {self.position}, element {list(self.index[1:])}"
         told = f" ({self.story})" if self.story else ""
-        return f"{_word(self.value)} in the {self.whose}, first at {place}{told}"
+        given = f"; {self.before.tap} reaches {about(self.before.largest)} there" if self.before else ""
+        return f"{_word(self.value)} in the {self.whose}, first at {place}{told}{given}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON: plain numbers, strings, lists."""
         where = {"position": self.position, "index": list(self.index)}
-        return {"in": self.whose, "value": str(self.value), "story": self.story} | where | self.tap.to_dict()
+        told = {"in": self.whose, "value": str(self.value), "story": self.story}
+        return told | {"before": self.before and self.before.to_dict()} | where | self.tap.to_dict()
 
 
 def _word(value: float) -> str:
@@ -52,7 +67,21 @@ def first_nonfinite(whose: str, arrays: Mapping[str, Array], events: tuple[Event
         if (place := _first_place(tap, arrays[tap.name])) is not None:
             found.append(NonFinite(whose, tap, place, float(arrays[tap.name][place])))
             break
-    return min(found, key=lambda one: one.tap.order, default=None)
+    first = min(found, key=lambda one: one.tap.order, default=None)
+    return first and replace(first, before=_before(first, arrays))
+
+
+def _before(found: NonFinite, arrays: Mapping[str, Array]) -> Before | None:
+    """What the site took at that position; without that tap, the last tap before it that was kept."""
+    earlier = [tap for tap in forward_order(arrays) if tap.order < found.tap.order]
+    taken = [tap for tap in earlier if (tap.layer, tap.site, tap.stage) == (found.tap.layer, found.tap.site, "in")]
+    for tap in [*taken, *reversed(earlier)]:
+        array = arrays[tap.name]
+        if len(array) > found.position:
+            row = np.abs(array[found.position].astype(np.float64))
+            row = row[np.isfinite(row)]
+            return Before(tap.name, float(row.max())) if row.size else None
+    return None
 
 
 def _of_event(whose: str, event: Event) -> NonFinite:

@@ -224,6 +224,21 @@ def test_an_event_that_came_before_the_first_kept_tap_is_the_first():
     assert "its f16 sum left the range after 17 of 256 terms" in str(found)
 
 
+def test_what_the_site_took_is_told_with_its_largest_value():
+    """The tap `in` of the site where it was kept, else the last tap before it; at that position, finite values only."""
+    logits = changed(LOGITS, (1, 0), math.inf)
+    first = compare(made_run(logits=logits), made_run()).nonfinite[0]
+    assert (first.before.tap, first.before.largest) == ("layers.0.mlp.act.out", 4.0)
+    assert str(first).endswith("element [0]; layers.0.mlp.act.out reaches 4 there")
+    taken = made_run(logits=logits, more={"lm_head.in": [[1.0, 9.0], [-7.5, math.inf]]})
+    found = compare(taken, made_run())
+    assert found.nonfinite[0].tap.name == "lm_head.in"  # which is itself the first
+    assert found.nonfinite[0].before.tap == "layers.0.mlp.act.out"
+    whole = made_run(logits=logits, more={"lm_head.in": [[1.0, 9.0], [-7.5, 2.0]]})
+    assert strict_json(compare(whole, made_run()))["nonfinite"][0]["before"] == {"tap": "lm_head.in", "largest": 7.5}
+    assert compare(made_run(act=changed(ACT, (0, 0), math.nan)), made_run()).nonfinite[0].before is None
+
+
 def test_nan_in_both_is_the_same_and_told_of_both():
     logits = changed(LOGITS, (0, 0), math.nan)
     found = compare(made_run(logits=logits), made_run(logits=logits))
