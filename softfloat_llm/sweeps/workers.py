@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -57,14 +59,14 @@ def _in_pool(cells: Sequence[Cell], workers: int) -> Iterator[Row]:
 
 
 def _on_cluster(cells: Sequence[Cell], scheduler: str) -> Iterator[Row]:
-    """Each model goes to every worker once; tasks are named by their cells, so that none is done twice."""
+    """Each model is sent once; tasks are named by their cells, so that none is done twice."""
     dask = _distributed()
     try:
         client = dask.Client(scheduler, timeout=PATIENCE_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise SweepError(f"The Dask scheduler {scheduler} cannot be reached: {error}.") from None
     with client, client.as_current():
-        models = {name: _scattered(client, name) for name in dict.fromkeys(cell.model for cell in cells)}
+        models = {name: _sent(client, name) for name in dict.fromkeys(cell.model for cell in cells)}
         futures = {
             client.submit(row_of, cell, models[cell.model], key=f"cell-{cell.name}", retries=TRIES): cell
             for cell in cells
@@ -74,13 +76,23 @@ def _on_cluster(cells: Sequence[Cell], scheduler: str) -> Iterator[Row]:
             future.release()
 
 
-def _scattered(client: Any, name: str) -> Any:
-    """The opened model on every worker; None where it cannot be opened here, so that each cell tells of it."""
+def _sent(client: Any, name: str) -> Any:
+    """The opened model as a task's result; None where it cannot be opened here, so that each cell tells of it.
+
+    A task, and not `scatter`: what a worker held that died is made again, where data that was scattered is lost, and a
+    broadcast fails with the worker.
+    """
     try:
         model: Model = open_model(name)
     except (SoftfloatError, OSError):
         return None
-    return client.scatter(model, broadcast=True, hash=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sending large graph")
+        return client.submit(_itself, model, key=f"model-{uuid.uuid4().hex}", retries=TRIES)
+
+
+def _itself(model: Model) -> Model:
+    return model
 
 
 def _distributed() -> Any:
