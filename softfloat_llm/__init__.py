@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from softfloat_llm.numerics.orders import Order
     from softfloat_llm.numerics.precision import Precision
     from softfloat_llm.numerics.reduce import dot, matmul, sum
-    from softfloat_llm.numerics.rounding import round_to, ulp
+    from softfloat_llm.numerics.rounding import round_to
+    from softfloat_llm.numerics.ulps import ulp
     from softfloat_llm.recipe import Recipe
     from softfloat_llm.runs import Run, simulate
 
@@ -33,7 +34,8 @@ _HOMES = {
     "numerics.orders": ("Order",),
     "numerics.precision": ("Precision",),
     "numerics.reduce": ("dot", "matmul", "sum"),
-    "numerics.rounding": ("round_to", "ulp"),
+    "numerics.rounding": ("round_to",),
+    "numerics.ulps": ("ulp",),
     "recipe": ("Recipe",),
     "runs": ("Run", "simulate"),
 }

@@ -12,7 +12,8 @@ from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.rope import inverse_frequencies
 from softfloat_llm.numerics import ops, reduce
 from softfloat_llm.numerics.formats import decode, format_of
-from softfloat_llm.numerics.rounding import round_to, ulp_distance
+from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.ulps import ulp_distance
 from tests.checkpoints import config_dict
 from tests.oracle import assert_same
 

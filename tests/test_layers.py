@@ -41,7 +41,7 @@ SIDEWAYS = {
 }  # equal ranks, this way only
 NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
-    "formats", "exact", "stochastic", "rounding", "ops", "enclosures", "approximations", "special_values",
+    "formats", "exact", "stochastic", "rounding", "ulps", "ops", "enclosures", "approximations", "special_values",
     "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees", "adders", "mkl_orders", "orders",
     "precision", "fused", "operands", "accumulate", "partials", "scaled", "tiles", "steps", "exact_products",
     "compiled", "kernels", "mapped", "crew", "reduce",

@@ -26,7 +26,7 @@ from softfloat_llm.analysis.verdicts import Choice
 from softfloat_llm.analysis.wording import recipe_line, token_words
 from softfloat_llm.errors import RunError
 from softfloat_llm.numerics.formats import Format
-from softfloat_llm.numerics.rounding import ulp
+from softfloat_llm.numerics.ulps import ulp
 from softfloat_llm.recipe import Recipe, recipe_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import numpy as np
 
 from softfloat_llm.analysis.numbers import about, binade, jsonable
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
-from softfloat_llm.numerics.rounding import round_to, ulp, ulp_distance
+from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.ulps import ulp, ulp_distance
 
 Index = tuple[int, ...]
 

@@ -20,7 +20,8 @@ from softfloat_llm.analysis.numbers import hex_float, jsonable
 from softfloat_llm.analysis.reading import Number, number_of
 from softfloat_llm.numerics.exact import Real, floor_log2, round_exact
 from softfloat_llm.numerics.formats import Format, encode, f32, f64, format_of
-from softfloat_llm.numerics.rounding import OVERFLOWS, SUBNORMALS, carry, check_mode, check_option, round_to, ulp
+from softfloat_llm.numerics.rounding import OVERFLOWS, SUBNORMALS, carry, check_mode, check_option, round_to
+from softfloat_llm.numerics.ulps import ulp
 
 SCHEMA = "softfloat-llm/explain/1"
 Kind = Literal[

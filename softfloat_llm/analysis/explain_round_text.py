@@ -11,7 +11,7 @@ from softfloat_llm.analysis.exact_text import code_word, cut_bits, fields, nearl
 from softfloat_llm.analysis.numbers import binade, hex_float
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Format
-from softfloat_llm.numerics.rounding import ulp
+from softfloat_llm.numerics.ulps import ulp
 
 if TYPE_CHECKING:
     from softfloat_llm.analysis.explain_round import Neighbour, Rounding

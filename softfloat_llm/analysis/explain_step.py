@@ -39,7 +39,8 @@ from softfloat_llm.errors import RunError
 from softfloat_llm.numerics.exact import dot_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import round_to, ulp, widen
+from softfloat_llm.numerics.rounding import round_to, widen
+from softfloat_llm.numerics.ulps import ulp
 from softfloat_llm.recipe import Recipe
 
 if TYPE_CHECKING:

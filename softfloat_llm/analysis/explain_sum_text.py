@@ -11,7 +11,7 @@ from softfloat_llm.analysis.answers import Table, counted
 from softfloat_llm.analysis.exact_text import code_word, nearly, power_text, shown, value_text
 from softfloat_llm.analysis.numbers import binade
 from softfloat_llm.numerics.formats import Format
-from softfloat_llm.numerics.rounding import ulp
+from softfloat_llm.numerics.ulps import ulp
 
 if TYPE_CHECKING:
     from softfloat_llm.analysis.alignment import Aligned, Alignment

@@ -10,7 +10,7 @@ import numpy as np
 from softfloat_llm.analysis.markup import html_text
 from softfloat_llm.analysis.numbers import about, code, decimal, jsonable
 from softfloat_llm.numerics.formats import Format
-from softfloat_llm.numerics.rounding import ulp, ulp_distance
+from softfloat_llm.numerics.ulps import ulp, ulp_distance
 
 SHOWN_PROBLEMS = 8
 

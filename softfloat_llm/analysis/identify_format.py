@@ -24,7 +24,8 @@ from softfloat_llm.analysis.reading import Number, number_of
 from softfloat_llm.errors import ArrayError
 from softfloat_llm.numerics.exact import Real
 from softfloat_llm.numerics.formats import FORMATS, Array, Float64Array, Format, f32, f64, format_of
-from softfloat_llm.numerics.rounding import MODES, OVERFLOWS, SUBNORMALS, round_to, ulp, widen
+from softfloat_llm.numerics.rounding import MODES, OVERFLOWS, SUBNORMALS, round_to, widen
+from softfloat_llm.numerics.ulps import ulp
 
 MOST_PAIRS = 20_000
 MOST_PROBED = 3  # formats for which inputs are made that would tell more

@@ -23,7 +23,7 @@ from softfloat_llm.analysis.reading import number_of
 from softfloat_llm.errors import ArrayError
 from softfloat_llm.numerics.exact import Real, floor_log2, round_exact
 from softfloat_llm.numerics.formats import CARRIERS, FORMATS, Array, Format, bf16, f16, f32, f64, format_of
-from softfloat_llm.numerics.rounding import ulp
+from softfloat_llm.numerics.ulps import ulp
 
 SURE, LIKELY = 20.0, 7.0  # bits: one chance in a million, one in a hundred
 COARSEST, FINEST = 8, -40  # powers of two that are tried as a grid

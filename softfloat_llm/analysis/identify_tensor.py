@@ -20,7 +20,7 @@ from softfloat_llm.analysis.identify_facts import is_held
 from softfloat_llm.analysis.numbers import about, jsonable
 from softfloat_llm.errors import ArrayError
 from softfloat_llm.numerics.formats import CARRIERS, Array, Float64Array, Format, bf16, decode, encode, f16
-from softfloat_llm.numerics.rounding import ulp
+from softfloat_llm.numerics.ulps import ulp
 
 SAMPLE = 4096  # elements, evenly spaced
 SURE, LIKELY = 100.0, 20.0  # bits of evidence

@@ -22,7 +22,8 @@ from softfloat_llm.analysis.verdicts import Choice
 from softfloat_llm.analysis.wording import recipe_line, token_words
 from softfloat_llm.errors import PrecisionError, RunError
 from softfloat_llm.numerics.formats import Format
-from softfloat_llm.numerics.rounding import round_to, ulp
+from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.ulps import ulp
 from softfloat_llm.recipe import Recipe, recipe_of
 from softfloat_llm.runs import simulate
 

@@ -25,7 +25,7 @@ from softfloat_llm.analysis.wording import recipe_line, token_words
 from softfloat_llm.errors import WordError
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, format_of
 from softfloat_llm.numerics.reduce import argmax
-from softfloat_llm.numerics.rounding import ulp
+from softfloat_llm.numerics.ulps import ulp
 from softfloat_llm.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import math
 import numpy as np
 
 from softfloat_llm.numerics.formats import Format, encode
-from softfloat_llm.numerics.rounding import round_to, ulp
+from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.ulps import ulp
 
 EXACT_WIDTH = 12  # characters: an exact decimal that is no longer than this is written out
 

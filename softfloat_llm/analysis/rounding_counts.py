@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
-from softfloat_llm.numerics.rounding import ulp
+from softfloat_llm.numerics.ulps import ulp
 
 
 @dataclass(frozen=True)

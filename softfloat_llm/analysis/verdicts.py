@@ -16,7 +16,7 @@ from softfloat_llm.analysis.distances import absolute, differs
 from softfloat_llm.analysis.numbers import jsonable
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.reduce import argmax
-from softfloat_llm.numerics.rounding import ulp
+from softfloat_llm.numerics.ulps import ulp
 
 TIED = 16
 """Of more ids than these that share a logit only the count is told."""

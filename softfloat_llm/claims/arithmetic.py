@@ -12,7 +12,8 @@ from softfloat_llm.claims.outcome import Line, between, equal, holds, of_size, s
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.formats import Array, Float64Array, decode, format_of
 from softfloat_llm.numerics.reduce import argmax
-from softfloat_llm.numerics.rounding import round_to, ulp, ulp_distance
+from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.ulps import ulp, ulp_distance
 
 REFERENCE_TOLERANCE = 2e-4
 """How far a logit of the recipe f32 lies from transformers' in float32 at most: tests/test_references.py."""

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from softfloat_llm.errors import FormatError, nearest
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f16, f32, format_of
-from softfloat_llm.numerics.rounding import as_float64, carry, round_wide, ulp, widen
+from softfloat_llm.numerics.rounding import as_float64, carry, round_wide, widen
+from softfloat_llm.numerics.ulps import ulp
 
 MX_BLOCK, NV_BLOCK, GGUF_BLOCK = 32, 16, 32
 MX_EXPONENTS = (-127, 127)  # of an e8m0 scale

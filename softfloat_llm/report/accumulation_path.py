@@ -20,7 +20,7 @@ from softfloat_llm.analysis.numbers import about, binade
 from softfloat_llm.analysis.sum_steps import Step
 from softfloat_llm.errors import ReportError
 from softfloat_llm.numerics.formats import Format
-from softfloat_llm.numerics.rounding import ulp
+from softfloat_llm.numerics.ulps import ulp
 from softfloat_llm.report.drawing import PLAIN, SMALL, WIDTH, colour, plain_axes, sheet, svg_of, ticks, write
 from softfloat_llm.report.margin_ladder import evenly
 

@@ -18,7 +18,8 @@ from softfloat_llm.analysis.reading import Number, number_of
 from softfloat_llm.errors import WordError
 from softfloat_llm.numerics.exact import Real
 from softfloat_llm.numerics.formats import Format, format_of
-from softfloat_llm.numerics.rounding import ordinal, round_to, ulp, value_of_ordinal
+from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.ulps import ordinal, ulp, value_of_ordinal
 from softfloat_llm.report.drawing import SMALL, WIDTH, boxes, colour, sheet, svg_of, upright, write
 
 AROUND = 2  # values of the coarsest format that are shown on each side of the two neighbours

@@ -10,7 +10,7 @@ from softfloat_llm.analysis.nonfinite import first_nonfinite
 from softfloat_llm.analysis.numbers import about, code, decimal, distance
 from softfloat_llm.analysis.wording import labelled, markdown_table, recipe_line, token_words
 from softfloat_llm.numerics.formats import Array, Format
-from softfloat_llm.numerics.rounding import ulp
+from softfloat_llm.numerics.ulps import ulp
 from softfloat_llm.runs import Run
 
 SHOWN_STEPS = 12

@@ -15,7 +15,8 @@ from softfloat_llm.analysis.identify_logits import identify_logits
 from softfloat_llm.analysis.identify_tensor import identify_tensor
 from softfloat_llm.errors import ArrayError, WordError
 from softfloat_llm.numerics.formats import format_of
-from softfloat_llm.numerics.rounding import round_to, ulp, widen
+from softfloat_llm.numerics.rounding import round_to, widen
+from softfloat_llm.numerics.ulps import ulp
 from tests.oracle import assert_same
 
 # --- logits -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from softfloat_llm.llama.forward import _Recorder, forward
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import decode, format_of
-from softfloat_llm.numerics.rounding import round_to, ulp_distance
+from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.ulps import ulp_distance
 from softfloat_llm.recipe import recipe_of
 from softfloat_llm.trace import Trace
 from tests import scalar_llama

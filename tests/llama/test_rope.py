@@ -13,7 +13,8 @@ from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.rope import attention_factor, inverse_frequencies, rope_table
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.formats import format_of
-from softfloat_llm.numerics.rounding import round_to, ulp_distance
+from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.ulps import ulp_distance
 from softfloat_llm.recipe import recipe_of
 from tests import scalar_llama
 from tests.checkpoints import config_dict

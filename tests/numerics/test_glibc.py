@@ -15,7 +15,7 @@ import pytest
 from softfloat_llm.numerics import glibc
 from softfloat_llm.numerics.formats import f32
 from softfloat_llm.numerics.functions import function_wide
-from softfloat_llm.numerics.rounding import ulp_distance
+from softfloat_llm.numerics.ulps import ulp_distance
 
 RANDOM = np.random.default_rng(11)
 OURS = {"exp": glibc.exp, "cos": glibc.cos, "sin": glibc.sin}

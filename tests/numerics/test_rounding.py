@@ -19,18 +19,14 @@ from softfloat_llm.numerics.rounding import (
     MODES,
     OVERFLOWS,
     flush,
-    neighbours,
-    ordinal,
     round_pair,
     round_sum,
     round_to,
     round_wide,
     to_odd_pair,
     two_sum,
-    ulp,
-    ulp_distance,
-    value_of_ordinal,
 )
+from softfloat_llm.numerics.ulps import neighbours, ordinal, ulp, ulp_distance, value_of_ordinal
 from tests.oracle import HARDWARE_MODES, assert_same, goes_away, hardware, values_of_bits
 
 EIGHT_BITS = [f for f in FORMATS.values() if f.bits <= 8]

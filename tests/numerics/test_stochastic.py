@@ -12,8 +12,9 @@ from softfloat_llm.numerics import kernels, reduce
 from softfloat_llm.numerics.formats import bf16, f16
 from softfloat_llm.numerics.ops import add
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import neighbours, round_block, round_sum, round_to, round_wide
+from softfloat_llm.numerics.rounding import round_block, round_sum, round_to, round_wide
 from softfloat_llm.numerics.stochastic import Part, Stochastic, philox_block, stochastic_of
+from softfloat_llm.numerics.ulps import neighbours
 
 ALL_ONES = 0xFFFF_FFFF
 KNOWN_ANSWERS = [  # Random123 1.14, tests/kat_vectors, philox4x32 10
