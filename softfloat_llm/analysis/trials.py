@@ -21,7 +21,7 @@ from softfloat_llm.numerics.rounding import carry, round_to, round_wide, widen
 from softfloat_llm.numerics.trees import Tree
 
 _ROWS = 48  # of each kind
-_KINDS = ("near", "far", "cancelling", "residue", "tiny", "subnormal")
+_KINDS = ("near", "far", "cancelling", "residue", "masked", "tiny", "subnormal")
 _TIMES = 3  # that the same rows are asked, to see whether they stay the same
 _SLOW_ROWS = 4  # of each kind where fractions do the sums
 
@@ -62,10 +62,10 @@ def _asked(subject: Subject, a: Float64Array, b: Float64Array | None) -> Float64
 def sensitive_sums(subject: Subject, count: int) -> tuple[Float64Array, Float64Array]:
     """Operands a, b (count, n) of sums that another order would round otherwise; b are the terms where those are taken.
 
-    Half of them cancel down to what was rounded away.
+    Most of them cancel down to what was rounded away.
     """
     rng = np.random.default_rng(subject.n)
-    kinds = ["near" if place % 2 else "residue" for place in range(count)]
+    kinds = [("masked", "near", "residue", "masked")[place % 4] for place in range(count)]
     a = np.concatenate([_partner(subject, kind, rng) for kind in kinds])
     return a, np.concatenate([_terms(subject, kind, 1, rng) for kind in kinds])
 
@@ -78,6 +78,9 @@ def _terms(subject: Subject, kind: str, rows: int, rng: np.random.Generator) -> 
         half = subject.n // 2
         values[:, subject.n - half :] = -values[:, :half] * (1 + rng.normal(size=(rows, half)) * 2.0**-6)
     values = widen(round_to(values, fmt, overflow="saturate"))
+    if kind == "masked" and subject.n > 2:
+        for row in values:
+            row[rng.permutation(subject.n)[:2]] = np.array([1.0, -1.0]) * 2.0 ** _mask_exponent(fmt)
     if kind == "residue":
         first, second = _pairs(subject.n)
         values[:, second] = -values[:, first]
@@ -98,9 +101,17 @@ def _exponents(subject: Subject, kind: str) -> tuple[int, int]:
             return -3, 3
         case "residue":
             return -reach // 2, reach // 2
+        case "masked":  # beside terms of which float32 swallows some
+            lowest = fmt.emin - fmt.trailing_bits
+            return max(_mask_exponent(fmt) - 27, lowest), max(_mask_exponent(fmt) - 21, lowest)
         case "subnormal":
             return fmt.emin - fmt.trailing_bits, fmt.emin + 2
     return (fmt.emin // 2 - 3, fmt.emin // 2 + 3) if subject.takes == "products" else (fmt.emin - 1, fmt.emin + 2)
+
+
+def _mask_exponent(fmt: Format) -> int:
+    """Of the two terms that cancel in a masked row."""
+    return min(20, fmt.emax - 1)
 
 
 def _pairs(n: int) -> Array:
@@ -110,7 +121,7 @@ def _pairs(n: int) -> Array:
 
 def _partner(subject: Subject, kind: str, rng: np.random.Generator) -> Float64Array:
     """One row of a: of the size of b, but large where b is subnormal; alike where terms shall cancel."""
-    if kind == "cancelling":
+    if kind in ("cancelling", "masked"):
         return np.ones((1, subject.n))
     if kind == "residue":
         row = _terms(subject, "near", 1, rng)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from softfloat_llm.analysis.reveal import Revealed
@@ -18,7 +17,7 @@ from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.errors import LiveError, RecipeError, nearest
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.live.attention_orders import OPERATIONS
-from softfloat_llm.live.kernels import Found, LiveKernel, Places, Product, place_condition, reveal_places
+from softfloat_llm.live.kernels import Found, LiveKernel, Places, Product, place_conditions, reveal_places
 from softfloat_llm.live.numpy_kernels import numpy_kernel
 from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.formats import Array, format_of
@@ -207,14 +206,10 @@ def _words(sets: Sequence[Places], shape: Sequence[int]) -> list[str]:
     """Where each set of places is, in the words of a rule; other words for the largest, where there are several."""
     if len(sets) < 2:
         return ["" for _ in sets]
-    words = [_ELSEWHERE]
-    for own in sets[1:]:
-        others = np.concatenate([each for each in sets if each is not own])
-        try:
-            words.append(place_condition(own, others, shape))
-        except LiveError:
-            words.append(f"{len(own)} places in no rows or columns of their own")
-    return words
+    try:
+        return [_ELSEWHERE, *place_conditions(sets, shape)[1:]]
+    except LiveError:
+        return [f"{len(each)} places" for each in sets]
 
 
 # --- a whole model --------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ Places = npt.NDArray[np.int64]
 """(P, 3): head, row and column of elements of a result; a reduction has rows alone."""
 
 _TRIALS, _LEAST_TRIALS = 48, 8  # sums by which places are told apart
+_LEAST_TERMS = 129
 _MOST_PRODUCTS = 500_000_000
 
 
@@ -190,7 +191,8 @@ class Found:
 def reveal_places(kernel: LiveKernel, known: Sequence[Precision] = ()) -> list[Found]:
     """What a kernel does, for each set of places of its result that add alike; the largest set first.
 
-    `known`: precisions to try before the kernel is asked about its order; the trials decide, in bits.
+    `known`: precisions to try before the kernel is asked about its order; the trials decide, in bits. Not for sums so
+    short that two orders may agree on them.
     Raises LiveError where places that are given the same operands give other bits when asked again.
     """
     a, b, sets = alike(kernel)
@@ -199,7 +201,8 @@ def reveal_places(kernel: LiveKernel, known: Sequence[Precision] = ()) -> list[F
 
 def _found(kernel: LiveKernel, a: Float64Array, b: Float64Array, each: Alike, known: Sequence[Precision]) -> Found:
     subject = _subject(kernel)
-    for precision in (at for at in known if (at.storage, at.output) == (kernel.storage, kernel.output)):
+    fitting = [at for at in known if (at.storage, at.output) == (kernel.storage, kernel.output)]
+    for precision in fitting if kernel.terms >= _LEAST_TERMS else ():  # short sums are asked, not guessed
         left, right = (b, None) if kernel.takes == "terms" else (a, b)
         sums = sums_of(subject, left, right, precision, kernel.finish)
         if not differing(sums, each.results).any():
@@ -239,17 +242,20 @@ def _subject(kernel: LiveKernel) -> Subject:
     )
 
 
-def place_condition(places: Places, others: Places, shape: Sequence[int]) -> str:
-    """Words that hold for places (P, 3) and for none of the others: `n >= 12`, `m < 2`; nothing without others.
+def place_conditions(sets: Sequence[Places], shape: Sequence[int]) -> list[str]:
+    """Words for each set of places but the first, which has none: `n >= 12`, `m < 2`. sets: the largest first.
 
-    shape: the rows and columns there are. Raises LiveError where no such words are known.
+    Of the words that hold at a place, those of the smallest set count. shape: the rows and columns there are.
+    Raises LiveError where no such words are known.
     """
-    hulls = [
-        _range_words(letter, places[:, axis], size)
-        for letter, axis, size in zip("nm", (2, 1), shape[::-1], strict=True)
-    ]
-    for words in ([], hulls[0], hulls[1], [*hulls[1], *hulls[0]]):
-        if not _holds(words, others).any():
+    return ["", *(_condition(sets[place], sets[:place], shape) for place in range(1, len(sets)))]
+
+
+def _condition(places: Places, larger: Sequence[Places], shape: Sequence[int]) -> str:
+    """Words that hold for places and for none of the larger sets."""
+    rows, columns = (_range_words(letter, places[:, axis], shape[axis - 1]) for letter, axis in (("m", 1), ("n", 2)))
+    for words in (columns, rows, [*rows, *columns]):
+        if words and not any(_holds(words, others).any() for others in larger):
             return " and ".join(words)
     raise LiveError("These rows and columns lie among others that add otherwise: no rule can speak of them.")
 

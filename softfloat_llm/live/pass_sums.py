@@ -14,7 +14,7 @@ from softfloat_llm.analysis.recognise import KERNELS, Shape
 from softfloat_llm.errors import LiveError, ProbeError
 from softfloat_llm.live.attention_kernels import Flash, SoftmaxSum
 from softfloat_llm.live.attention_orders import PlacedTree, score_orders, softmax_order, value_orders
-from softfloat_llm.live.kernels import LiveKernel, Places, place_condition, reveal_places
+from softfloat_llm.live.kernels import LiveKernel, place_conditions, reveal_places
 from softfloat_llm.live.torch_kernels import torch_linear, torch_mean, torch_pv, torch_scores
 from softfloat_llm.llama.config import Config
 from softfloat_llm.numerics.formats import Format, f32
@@ -63,16 +63,17 @@ def revealed_sums(
     """The sums of prefills of these lengths, and of one cached step after each, with a batch of one.
 
     Also what could not be revealed, in words. PyTorch runs as it is set up here (`torch_host.configured`).
-    Raises LiveError where the kernels are not steady.
     """
-    found, problems, known = [], [], list[Precision]()
+    found, known = [], list[Precision]()
+    has_bias = config.attention_bias or config.qkv_bias or config.mlp_bias
+    problems = ["linear layers have a bias here, and were revealed without it"] if has_bias else []
     wanted = list(_wanted(config, fmt, attention, sorted(set(lengths))))
     for place, each in enumerate(wanted):
         if progress is not None:
             progress("kernels", place, len(wanted))
         try:
             found.append(ShapeFound(each.sites, each.dims, each.reveal(known)))
-        except ProbeError as error:
+        except (ProbeError, LiveError) as error:
             problems.append(f"{each.what}: {error}")
     return [shape for alike in _by_sites(found) for shape in _renamed(alike)], problems
 
@@ -90,6 +91,9 @@ def _wanted(config: Config, fmt: Format, attention: str, lengths: Sequence[int])
     for m in rows:
         yield _product(("norm",), {"M": m, "K": config.hidden_size}, torch_mean(m, config.hidden_size, f32))
     heads, size = config.num_attention_heads, config.head_dim
+    for site, count in (("norm.q", heads), ("norm.k", config.num_key_value_heads)) if config.qk_norm else ():
+        for m in rows:
+            yield _product((site,), {"M": m, "K": size}, torch_mean(m * count, size, f32))
     for m, keys in _passes(lengths):
         if attention == "eager":
             shape = {"M": m, "N": keys, "K": size, "B": heads}
@@ -136,19 +140,10 @@ def _product(sites: tuple[str, ...], dims: Mapping[str, int], kernel: LiveKernel
                 known.insert(0, each.precision)
         shape = kernel.shape[1:3] if kernel.takes == "products" else (kernel.shape[0], 1)
         places = [each.places for each in sets]
-        told = [(place, each.precision) for place, each in zip(_conditions(places, shape), sets, strict=True)]
+        told = [(place, each.precision) for place, each in zip(place_conditions(places, shape), sets, strict=True)]
         return tuple(_way(place, at, kernel.terms) for place, at in reversed(told) if at is not None)
 
     return _Wanted(kernel.what, sites, dims, ways)
-
-
-def _conditions(places: Sequence[Places], shape: Sequence[int]) -> list[str]:
-    """Words for each set of places but the first, which is where none of the others are."""
-    rest = [
-        place_condition(own, np.concatenate([other for other in places if other is not own]), shape)
-        for own in places[1:]
-    ]
-    return ["", *rest]
 
 
 def _way(place: str, at: Precision, terms: int) -> Way:
@@ -197,7 +192,7 @@ def _of_all_rows(kernel: Flash) -> list[PlacedTree]:
 
 
 def _placed(found: Sequence[PlacedTree], shape: Sequence[int]) -> tuple[Way, ...]:
-    conditions = _conditions([each.places for each in found if each.places is not None], shape) if shape else [""]
+    conditions = place_conditions([each.places for each in found if each.places is not None], shape) if shape else [""]
     ways = [Way(words, each.name, each.tree) for words, each in zip(conditions, found, strict=True)]
     return tuple(reversed(ways))
 

@@ -5,12 +5,14 @@ Start reading at `reveal_recipe`.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from softfloat_llm.conditions import Condition
 from softfloat_llm.errors import LiveError, nearest
 from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.live.comparison import compare_live
@@ -132,7 +134,7 @@ def _sites(shapes: Sequence[ShapeFound], trees: dict[str, Tree]) -> dict[str, di
     tables: dict[str, dict[str, str]] = {}
     for site in dict.fromkeys(site for shape in shapes for site in shape.sites):
         own = [shape for shape in shapes if site in shape.sites]
-        keys = ("order",) if site in ("norm", "attn.softmax") else ("order", "product", "subnormals")
+        keys = ("order",) if site.startswith("norm") or site == "attn.softmax" else ("order", "product", "subnormals")
         axis = {"attn.scores": "N", "attn.pv": "K", "attn.softmax": "K"}.get(site, "M")
         tables[site] = {}
         for key in keys:
@@ -184,8 +186,35 @@ def _rules(key: str, axis: str, told: Sequence[_Told]) -> dict[str, str]:
             for low, high in runs:
                 parts = [*family, *_range(axis, low, high), *([place] if place else [])]
                 rules[f"{key} if {' and '.join(parts)}"] = word
-    placed = sorted(rules.items(), key=lambda item: not any(f" {letter} " in item[0] for letter in "mn"))
-    return {key: usual} | dict(placed)  # of several rules that hold the first one wins: those for some places
+    made = {key: usual} | dict(sorted(rules.items(), key=lambda rule: _breadth(rule[0])))
+    _check_said(key, made, told)
+    return made
+
+
+def _breadth(rule: str) -> int:
+    """Rules for one row or column before those for several, and those before rules for all: the first one wins."""
+    return 0 if re.search(r" [mn] == ", rule) else 1 if re.search(r" [mn] ", rule) else 2
+
+
+def _check_said(key: str, rules: Mapping[str, str], told: Sequence[_Told]) -> None:
+    """Raises LiveError where the rules do not say at every measured shape what was measured there."""
+    conditions = [(Condition(rule.removeprefix(f"{key} if ")), word) for rule, word in rules.items() if " if " in rule]
+    for each in told:
+        ways = [(Condition(place) if place else None, word) for place, word in each.ways]
+        sizes = {axis: each.dims.get(axis, 1) for axis in "MN"}
+        for m, n in _corners([condition for condition, _ in ways if condition], sizes):
+            wanted = next(word for condition, word in ways if condition is None or condition.holds_at(sizes, m, n))
+            said = [word for c, word in conditions if c.holds(each.dims) and c.holds_at(sizes, m, n)]
+            if (said or [rules[key]])[0] != wanted:
+                raise LiveError(f"No rules were found that say {wanted} at {dict(each.dims)}, row {m}, column {n}.")
+
+
+def _corners(conditions: Sequence[Condition], sizes: Mapping[str, int]) -> list[tuple[int, int]]:
+    """Rows and columns at which what conditions say may change, and the first."""
+    rows, columns = (
+        sorted({0, *(cut for c in conditions for cut in c.cuts(sizes, axis) if cut < sizes[axis])}) for axis in "MN"
+    )
+    return [(m, n) for m in rows for n in columns]
 
 
 def _families(told: Sequence[_Told], axis: str) -> list[tuple[list[str], list[_Told]]]:

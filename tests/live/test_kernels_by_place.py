@@ -7,7 +7,7 @@ import pytest
 
 from softfloat_llm.analysis.recognise import Shape
 from softfloat_llm.errors import LiveError
-from softfloat_llm.live.kernels import Product, Reduction, alike, place_condition, reveal_places
+from softfloat_llm.live.kernels import Product, Reduction, alike, place_conditions, reveal_places
 from softfloat_llm.live.numpy_kernels import numpy_kernel
 from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.formats import f32
@@ -37,31 +37,32 @@ def test_one_order_at_every_place():
 def test_columns_that_groups_leave_over_are_told_apart():
     most, rest = reveal_places(product(lambda m, n: "lanes:4" if n < 4 else "seq"))
     assert (most.revealed.order, rest.revealed.order) == ("lanes:4", "seq")
-    assert place_condition(rest.places, most.places, (3, 6)) == "n >= 4"
-    assert place_condition(most.places, rest.places, (3, 6)) == "n < 4"
+    assert place_conditions([most.places, rest.places], (3, 6)) == ["", "n >= 4"]
 
 
 def test_a_row_that_is_left_over_is_told_apart():
     most, rest = reveal_places(product(lambda m, n: "reverse" if m == 2 else "blocked:8"))
     assert (most.revealed.order, rest.revealed.order) == ("blocked:8", "reverse")
-    assert place_condition(rest.places, most.places, (3, 6)) == "m == 2"
+    assert place_conditions([most.places, rest.places], (3, 6)) == ["", "m == 2"]
 
 
 def test_a_corner_needs_both_its_row_and_its_column():
     most, rest = alike(product(lambda m, n: "seq" if (m, n) == (2, 5) else "lanes:2"))[2]
-    assert place_condition(rest.places, most.places, (3, 6)) == "m == 2 and n == 5"
+    assert place_conditions([most.places, rest.places], (3, 6)) == ["", "m == 2 and n == 5"]
 
 
 def test_places_that_no_rule_can_name_are_refused():
     most, rest = alike(product(lambda m, n: "seq" if (m + n) % 2 else "lanes:2"))[2]
     with pytest.raises(LiveError, match="no rule can speak of them"):
-        place_condition(rest.places, most.places, (3, 6))
+        place_conditions([most.places, rest.places], (3, 6))
 
 
 def test_what_is_known_is_tried_first():
     known = [precision_of("storage=f32,order=seq"), precision_of("storage=f32,order=lanes:4")]
-    (found,) = reveal_places(product(lambda m, n: "lanes:4"), known)
+    (found,) = reveal_places(product(lambda m, n: "lanes:4", (1, 1, 2, 130)), known)
     assert (found.precision, found.revealed) == (known[1], None)
+    (found,) = reveal_places(product(lambda m, n: "lanes:4", (1, 1, 2, 30)), known)  # so few terms are asked
+    assert found.revealed.order == "lanes:4"
 
 
 def test_a_kernel_that_is_not_steady_has_no_order():
