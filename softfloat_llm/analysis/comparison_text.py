@@ -81,14 +81,15 @@ def _tie(side: str, taken: Choice, tied: Sequence[Choice]) -> str:
 
 def about_distributions(kl: Sequence[float]) -> str:
     """The divergences (T,) of the rows: the last, and the largest with its position."""
-    if not kl:
-        return ""
-    told = f"KL divergence from the reference: {about(kl[-1])} nats at the last position"
     known = [x for x in kl if not math.isnan(x)]
-    if not known or len(kl) == 1:
-        return f"{told}."
+    if not known:
+        return "KL divergence from the reference: none, as no row of logits is finite." if kl else ""
+    last = "" if math.isnan(kl[-1]) else f"{about(kl[-1])} nats at the last position"
+    if len(kl) == 1:
+        return f"KL divergence from the reference: {last}."
     top = max(known)
-    return f"{told}, at most {about(top)} (position {list(kl).index(top)})."
+    most = f"at most {about(top)}{'' if last else ' nats'} (position {list(kl).index(top)})"
+    return f"KL divergence from the reference: {', '.join(part for part in (last, most) if part)}."
 
 
 # --- distances --------------------------------------------------------------------------------------------------------

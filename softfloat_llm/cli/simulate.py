@@ -11,6 +11,7 @@ import typer
 
 from softfloat_llm.analysis.compare import compare as compare_runs
 from softfloat_llm.analysis.comparison import Comparison
+from softfloat_llm.analysis.names import named
 from softfloat_llm.cli.options import (
     NO_REFERENCE,
     OutputFlags,
@@ -21,6 +22,7 @@ from softfloat_llm.cli.options import (
 )
 from softfloat_llm.cli.screen import say, show, show_json, watched
 from softfloat_llm.errors import NonFiniteError, nearest
+from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.recipe import Recipe, recipe_of
 from softfloat_llm.report.run_text import run_facts, run_text
 from softfloat_llm.runs import Run, check_target
@@ -68,7 +70,7 @@ def simulate(
         check_target(save, replace=replace)
     with watched(is_quiet=output.is_quiet) as progress:
         try:
-            run, reference = _runs(
+            run, reference, model = _runs(
                 recipe, reference_recipe, teacher, lambda m: passes.arguments(prompt, progress, model=m) | talk
             )
         except NonFiniteError as error:
@@ -77,7 +79,7 @@ def simulate(
         say(f"note: {note}")
     if save is not None:
         run.save(save, replace=replace)
-    comparison = None if reference is None else compare_runs(run, reference)
+    comparison = None if reference is None else compare_runs(named(run, model), reference)
     broken = [claim for claim in claims if _is_broken(claim, run, comparison)]
     if output.as_json:
         show_json("simulate", _body(run, comparison, claims, broken, save))
@@ -116,12 +118,13 @@ def _check_claims_can_be_judged(claims: Sequence[str], reference: Recipe | None,
 
 def _runs(
     recipe: Recipe, against: Recipe | None, teacher: str | None, arguments: Callable[[str], dict[str, Any]]
-) -> tuple[Run, Run | None]:
-    """The run, and the reference where there is one: another pass, or the saved run that teaches."""
+) -> tuple[Run, Run | None, Model]:
+    """The run, the reference where there is one (another pass, or the saved run that teaches), and the model."""
     saved = None if teacher in (None, REFERENCE) else Run.load(teacher)
     given = arguments("tiny" if saved is None else saved.model)
     reference = saved if against is None else simulate_run(recipe=against, teacher=saved, **given)
-    return simulate_run(recipe=recipe, teacher=reference if teacher == REFERENCE else saved, **given), reference
+    run = simulate_run(recipe=recipe, teacher=reference if teacher == REFERENCE else saved, **given)
+    return run, reference, given["model"]
 
 
 # --- what is answered -----------------------------------------------------------------------------------------------
