@@ -125,6 +125,16 @@ def test_what_lies_after_the_query_is_no_difference():
     assert compare(made_run(more=seen), made_run(more=other)).first_divergence.at.index == (0, 0, 0)
 
 
+def test_the_last_axis_of_scaled_queries_is_not_the_keys():
+    """Two positions, two elements: as scores, the second of the first position would lie after the query."""
+    given = [[[1.0, 2.0]], [[3.0, 4.0]]]
+    more = [{"layers.0.attn.scale.out": values} for values in (changed(given, (0, 0, 1), 9.0), given)]
+    for words, found in (("attn.scale.on=query", 1), ("attn.scale.on=scores", 0)):
+        one, other = (made_run(f"f32,{words}", more=taps) for taps in more)
+        (tap,) = compare(one, other, names=["*.attn.scale.out"]).taps
+        assert tap.count == found
+
+
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
