@@ -96,6 +96,8 @@ def reveal(
     findings: list[str] = []
     root, mask = _joins(subject, findings)
     traits = Traits() if root is None else found_traits(subject, mask, root)
+    if traits.operand_bits is not None:
+        findings.append(f"operands keep {traits.operand_bits} bits: they, or the sum, are rounded on the way")
     return _judged(subject, tried, traits, root, findings, finish)
 
 

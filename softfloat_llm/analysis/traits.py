@@ -36,7 +36,8 @@ class Traits:
     `node_bits`: significand bits of each partial sum that lies below another one, and of the whole where that can be
     seen. `term_bits`: bits of a product that enters its sum, EXACT where it keeps all. `mode`: the rounding of partial
     sums; `output_mode`: that of the whole. `fraction_bits`: of a multi-operand adder, those kept below the largest
-    term. `is_narrow`: sums beyond float16's range are infinite.
+    term. `is_narrow`: sums beyond float16's range are infinite. `operand_bits`: bits of an operand that come through,
+    where they are fewer than the storage has.
     """
 
     node_bits: dict[Joined, int | None] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Traits:
     fraction_bits: int | None = None
     is_narrow: bool | None = None
     starts_at_zero: bool | None = None
+    operand_bits: int | None = None
     flushes_operands: bool | None = None
     flushes_sums: bool | None = None
     flushes_output: bool | None = None
@@ -81,6 +83,7 @@ def found_traits(subject: Subject, mask: Mask | None, root: Joined | int) -> Tra
         fraction_bits=None if mask is None else _fraction_bits(subject, mask, tree),
         is_narrow=is_narrow,
         starts_at_zero=_starts_at_zero(subject),
+        operand_bits=_operand_bits(subject),
         flushes_operands=_flushes_operands(subject),
         flushes_sums=None if acc is None else _flushes_sums(subject, tree, acc),
         flushes_output=_flushes_output(subject),
@@ -279,6 +282,20 @@ def _starts_at_zero(subject: Subject) -> bool | None:
     minus = np.full((1, subject.n), -0.0)
     result = subject.ask_operands(np.ones_like(minus), minus) if subject.takes == "products" else subject.ask(minus)
     return not bool(np.signbit(result)[0])
+
+
+def _operand_bits(subject: Subject) -> int | None:
+    """Bits of the one operand that is not zero or a one, up to those of the output; None where all come through."""
+    most = min(subject.storage.precision, subject.output.precision)
+    bits = np.arange(2, most + 1)
+    values = np.zeros((len(bits), subject.n))
+    values[:, 0] = 1.0 + 2.0 ** (1.0 - bits)
+    with np.errstate(all="ignore"):
+        come = (
+            subject.ask_operands(np.ones_like(values), values) if subject.takes == "products" else subject.ask(values)
+        )
+    is_whole = come == values[:, 0]
+    return None if subject.factor != 1.0 or is_whole.all() else int(bits[~is_whole][0]) - 1
 
 
 def _flushes_operands(subject: Subject) -> bool | None:

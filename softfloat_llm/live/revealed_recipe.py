@@ -5,18 +5,16 @@ Start reading at `reveal_recipe`.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from softfloat_llm.conditions import Condition
 from softfloat_llm.errors import LiveError, nearest
 from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.live.comparison import compare_live
 from softfloat_llm.live.pass_sums import Progress, ShapeFound, Way, revealed_sums
+from softfloat_llm.live.shape_rules import Told, rules_of
 from softfloat_llm.live.torch_host import Host, configured, host_facts
 from softfloat_llm.live.transformers_model import DTYPES
 from softfloat_llm.llama.config import Config
@@ -88,7 +86,7 @@ def reveal_recipe(
         host = host_facts(uses_mkldnn=mkldnn)
         shapes, problems = revealed_sums(config, fmt, attention, wanted, progress)
     trees: dict[str, Tree] = {}
-    table = _head(name, attention, fmt, host, wanted, len(shapes)) | {"site": _sites(shapes, trees)}
+    table = _head(name, attention, fmt, host, wanted, len(shapes)) | {"site": site_tables(shapes, trees)}
     return RevealedRecipe(name, table, trees, tuple(shapes), tuple(problems))
 
 
@@ -129,7 +127,7 @@ def _head(name: str, attention: str, fmt: Format, host: Host, lengths: Sequence[
     }
 
 
-def _sites(shapes: Sequence[ShapeFound], trees: dict[str, Tree]) -> dict[str, dict[str, str]]:
+def site_tables(shapes: Sequence[ShapeFound], trees: dict[str, Tree]) -> dict[str, dict[str, str]]:
     """Site -> key, or key with its condition -> word. What most linear layers say stands under `linear`."""
     tables: dict[str, dict[str, str]] = {}
     for site in dict.fromkeys(site for shape in shapes for site in shape.sites):
@@ -139,10 +137,10 @@ def _sites(shapes: Sequence[ShapeFound], trees: dict[str, Tree]) -> dict[str, di
         tables[site] = {}
         for key in keys:
             told = [
-                _Told(shape.dims, tuple((way.place, _word(way, key, site, shape, trees)) for way in shape.ways))
+                Told(shape.dims, tuple((way.place, _word(way, key, site, shape, trees)) for way in shape.ways))
                 for shape in own
             ]
-            tables[site] |= _rules(key, axis, told)
+            tables[site] |= rules_of(key, axis, told)
     linear = [tables[site] for site in tables if site in LINEAR]
     usual = max(linear, key=linear.count)
     return {"linear": usual} | {site: table for site, table in tables.items() if site not in LINEAR or table != usual}
@@ -165,93 +163,3 @@ def _with_folder(value: Any, folder: str) -> Any:
     if isinstance(value, dict):
         return {key: _with_folder(inner, folder) for key, inner in value.items()}
     return value.replace(_FOLDER, folder) if isinstance(value, str) else value
-
-
-# --- rules ----------------------------------------------------------------------------------------------------------
-
-
-class _Told(NamedTuple):
-    """The sizes of a product, and its (place, word) pairs, the last for all other places."""
-
-    dims: Mapping[str, int]
-    ways: tuple[tuple[str, str], ...]
-
-
-def _rules(key: str, axis: str, told: Sequence[_Told]) -> dict[str, str]:
-    """The most frequent word as the plain one; for shapes of other words, rules over runs of sizes along the axis."""
-    usual = Counter(each.ways[-1][1] for each in told).most_common(1)[0][0]
-    rules: dict[str, str] = {}
-    for family, members in _families(told, axis):
-        for (place, word), runs in _runs(members, axis, usual).items():
-            for low, high in runs:
-                parts = [*family, *_range(axis, low, high), *([place] if place else [])]
-                rules[f"{key} if {' and '.join(parts)}"] = word
-    made = {key: usual} | dict(sorted(rules.items(), key=lambda rule: _breadth(rule[0])))
-    _check_said(key, made, told)
-    return made
-
-
-def _breadth(rule: str) -> int:
-    """Rules for one row or column before those for several, and those before rules for all: the first one wins."""
-    return 0 if re.search(r" [mn] == ", rule) else 1 if re.search(r" [mn] ", rule) else 2
-
-
-def _check_said(key: str, rules: Mapping[str, str], told: Sequence[_Told]) -> None:
-    """Raises LiveError where the rules do not say at every measured shape what was measured there."""
-    conditions = [(Condition(rule.removeprefix(f"{key} if ")), word) for rule, word in rules.items() if " if " in rule]
-    for each in told:
-        ways = [(Condition(place) if place else None, word) for place, word in each.ways]
-        sizes = {axis: each.dims.get(axis, 1) for axis in "MN"}
-        for m, n in _corners([condition for condition, _ in ways if condition], sizes):
-            wanted = next(word for condition, word in ways if condition is None or condition.holds_at(sizes, m, n))
-            said = [word for c, word in conditions if c.holds(each.dims) and c.holds_at(sizes, m, n)]
-            if (said or [rules[key]])[0] != wanted:
-                raise LiveError(f"No rules were found that say {wanted} at {dict(each.dims)}, row {m}, column {n}.")
-
-
-def _corners(conditions: Sequence[Condition], sizes: Mapping[str, int]) -> list[tuple[int, int]]:
-    """Rows and columns at which what conditions say may change, and the first."""
-    rows, columns = (
-        sorted({0, *(cut for c in conditions for cut in c.cuts(sizes, axis) if cut < sizes[axis])}) for axis in "MN"
-    )
-    return [(m, n) for m in rows for n in columns]
-
-
-def _families(told: Sequence[_Told], axis: str) -> list[tuple[list[str], list[_Told]]]:
-    """One query, and several: kernels tell them apart. Together where shapes of both agree, and along M."""
-    letter = "T" if any("T" in each.dims for each in told) else "M"
-    by_size: dict[int, set[tuple[tuple[str, str], ...]]] = {}
-    for each in told:
-        by_size.setdefault(each.dims[axis], set()).add(each.ways)
-    if axis == "M" or all(len(ways) == 1 for ways in by_size.values()):
-        return [([], list(told))]
-    one = [each for each in told if each.dims[letter] == 1]
-    more = [each for each in told if each.dims[letter] > 1]
-    return [([f"{letter} == 1"], one), ([f"{letter} >= 2"], more)]
-
-
-def _runs(members: Sequence[_Told], axis: str, usual: str) -> dict[tuple[str, str], list[tuple[int, int]]]:
-    """(place, word) -> the runs of measured sizes, first and last, at which it is said; without what is usual."""
-    runs: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    by_size: dict[int, tuple[tuple[str, str], ...]] = {}
-    for each in members:
-        if by_size.setdefault(each.dims[axis], each.ways) != each.ways:
-            where = f"{axis} = {each.dims[axis]}"
-            raise LiveError(f"At {where} two shapes add in two ways, and differ elsewhere: no rule was found.")
-    sizes = sorted(by_size)
-    for before, size in zip([None, *sizes], sizes, strict=False):
-        ways = by_size[size]
-        is_usual = all(word == usual for _, word in ways)
-        for place, word in () if is_usual else ways:
-            if not place and word == usual:
-                continue
-            known = runs.setdefault((place, word), [])
-            if known and known[-1][1] == before:
-                known[-1] = (known[-1][0], size)
-            else:
-                known.append((size, size))
-    return runs
-
-
-def _range(axis: str, low: int, high: int) -> list[str]:
-    return [f"{axis} == {low}"] if low == high else [f"{axis} >= {low}", f"{axis} <= {high}"]

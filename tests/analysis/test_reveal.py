@@ -19,6 +19,7 @@ from softfloat_llm.numerics.adders import units
 from softfloat_llm.numerics.formats import f16, f32
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.precision import precision_of
+from softfloat_llm.numerics.rounding import round_to
 from tests.numerics.test_adders import precision_for
 from tests.numerics.test_orders import STORED, TABLE
 
@@ -228,6 +229,17 @@ def test_a_kernel_that_does_more_than_summing_is_not_confirmed():
     found = reveal(lambda a, b: np.abs(reduce.dot(a, b, "storage=f32")), 9, storage="f32")
     assert not found.is_confirmed
     assert "sums of other terms differ" in found.findings[0]
+
+
+def test_operands_that_are_rounded_before_they_are_multiplied_are_seen():
+    """As PyTorch's float32 products are where `set_float32_matmul_precision("medium")` lets them be."""
+
+    def medium(a, b):
+        return reduce.dot(round_to(a, "bf16"), round_to(b, "bf16"), "storage=bf16,output=f32,order=lanes:2")
+
+    found = reveal(medium, 12, storage="f32")
+    assert (found.order, found.is_confirmed) == ("lanes:2", False)
+    assert found.findings[0].startswith("operands keep 8 bits")
 
 
 def test_a_mean_is_read_through_its_factor():

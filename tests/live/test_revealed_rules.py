@@ -9,7 +9,8 @@ import pytest
 from softfloat_llm.conditions import Condition
 from softfloat_llm.errors import LiveError
 from softfloat_llm.live.pass_sums import ShapeFound, Way
-from softfloat_llm.live.revealed_recipe import RevealedRecipe, _rules, _sites, _Told
+from softfloat_llm.live.revealed_recipe import RevealedRecipe, site_tables
+from softfloat_llm.live.shape_rules import Told, rules_of
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.recipe import Recipe, recipe_of
 
@@ -34,9 +35,9 @@ def test_what_is_said_is_what_was_measured(seed):
         ways = [("", draw.choice(words))]
         if draw.random() < 0.3:
             ways.insert(0, ("n == 0", draw.choice(words)))
-        told.append(_Told({"M": m, "N": n, "K": 16, "B": 2}, tuple(ways)))
+        told.append(Told({"M": m, "N": n, "K": 16, "B": 2}, tuple(ways)))
     seen = {(each.dims["M"], each.dims["N"]): each for each in told}
-    rules = _rules("order", "N", list(seen.values()))
+    rules = rules_of("order", "N", list(seen.values()))
     for (m, n), each in seen.items():
         for place in range(n):
             wanted = next((w for p, w in each.ways if p and place == 0), each.ways[-1][1])
@@ -44,14 +45,14 @@ def test_what_is_said_is_what_was_measured(seed):
 
 
 def test_sizes_next_to_one_another_make_one_rule():
-    told = [_Told({"M": m, "N": 8, "K": 16}, (("", "seq" if m < 6 else "swap:2"),)) for m in (1, 2, 4, 5, 6, 9)]
-    assert _rules("order", "M", told) == {"order": "seq", "order if M >= 6 and M <= 9": "swap:2"}
+    told = [Told({"M": m, "N": 8, "K": 16}, (("", "seq" if m < 6 else "swap:2"),)) for m in (1, 2, 4, 5, 6, 9)]
+    assert rules_of("order", "M", told) == {"order": "seq", "order if M >= 6 and M <= 9": "swap:2"}
 
 
 def test_what_no_axis_tells_apart_is_refused():
-    told = [_Told({"M": 2, "N": 8, "T": t, "K": 4}, (("", word),)) for t, word in ((2, "seq"), (40, "swap:2"))]
+    told = [Told({"M": 2, "N": 8, "T": t, "K": 4}, (("", word),)) for t, word in ((2, "seq"), (40, "swap:2"))]
     with pytest.raises(LiveError, match="At N = 8 two shapes add in two ways"):
-        _rules("order", "N", told)
+        rules_of("order", "N", told)
 
 
 def test_linear_layers_that_say_the_same_stand_together_and_trees_lie_beside_the_recipe(tmp_path):
@@ -62,7 +63,7 @@ def test_linear_layers_that_say_the_same_stand_together_and_trees_lie_beside_the
     shapes = [shape(site, "lanes:4", 1) for site in ("attn.q_proj", "attn.k_proj", "lm_head")]
     shapes += [shape("mlp.down_proj", "lanes:4", 1), shape("mlp.down_proj", None, 2)]
     trees = {}
-    sites = _sites(shapes, trees)
+    sites = site_tables(shapes, trees)
     assert sites["linear"]["order"] == "lanes:4"
     assert set(sites) == {"linear", "mlp.down_proj"}
     RevealedRecipe("mine", {"name": "mine", "base": "f32", "site": sites}, trees, (), ()).save(tmp_path / "mine.toml")
