@@ -147,6 +147,12 @@ class StepStory(Answer):
         return first - rival
 
     @property
+    def best_sum(self) -> Candidate | None:
+        """The candidate with the largest sum before the last rounding; None where no sum was kept."""
+        known = [c for c in self.candidates if c.before_output is not None]
+        return max(known, key=lambda c: c.before_output or 0.0, default=None)
+
+    @property
     def decider(self) -> Decider | None:
         """Where a token that flipped was lost, from the logits down; None for one that did not, or where unknown."""
         if not self.verdict.is_flip or self.summed_lead is None:

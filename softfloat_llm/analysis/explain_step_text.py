@@ -48,7 +48,7 @@ def _about_kind(story: StepStory) -> str:
     margin = f"the reference's margin is {about(found.margin)} ({grid})"
     match story.kind:
         case "tie":
-            both = f"{found.run.ties} ids have the logit {decimal(found.run.logit, fmt)}"
+            both = f"{found.run.ties} ids have the logit {decimal(found.run.logit, fmt)}{_named_ties(story)}"
             taken = f"the {found.run.rule} id, {found.run.token}, is taken"
             return f"A tie: in the run {both}, and {taken}; {margin}."
         case "margin under an ulp":
@@ -60,6 +60,13 @@ def _about_kind(story: StepStory) -> str:
     return f"{told}; the largest error of the row is {about(found.error_ulp)} ulp."
 
 
+def _named_ties(story: StepStory) -> str:
+    """The tied tokens that the table shows, where it shows them all."""
+    tied = [c for c in story.candidates if c.run == story.verdict.run.logit]
+    words = ", ".join(f"{c.token} {token_words(c.piece, c.token)}" for c in sorted(tied, key=lambda c: c.token))
+    return f" ({words})" if len(tied) == story.verdict.run.ties else ""
+
+
 def _about_errors(story: StepStory) -> str:
     """The lead in the run is that in the reference, plus the error of the first, minus that of the rival."""
     assert story.contest is not None
@@ -67,7 +74,8 @@ def _about_errors(story: StepStory) -> str:
     names = [token_words(c.piece, c.token) for c in story.contest]
     errors = f"{names[0]} by {_signed(first.error)}, {names[1]} by {_signed(rival.error)}"
     leads = first.reference - rival.reference, first.run - rival.run
-    return f"The run moves {errors}: the lead of {names[0]} goes from {about(leads[0])} to {about(leads[1])}."
+    lead = f"the lead of {names[0]} over {names[1]}"
+    return f"The run moves {errors}: {lead} goes from {about(leads[0])} to {about(leads[1])}."
 
 
 def _signed(x: float) -> str:
@@ -80,6 +88,13 @@ def _about_decider(story: StepStory) -> str:
     """From the logits down: the last rounding, the sums of lm_head, or what lm_head took."""
     summed, exact = story.summed_lead, story.exact_lead
     assert summed is not None
+    best = story.best_sum
+    is_third = best is not None and best.token not in (story.verdict.run.token, story.verdict.reference.token)
+    if best is not None and is_third and best.run == story.verdict.run.logit:
+        others = (
+            f"In lm_head's sums {token_words(best.piece, best.token)} leads, with {about(best.before_output or 0.0, 6)}"
+        )
+        return f"{others}; the rounding to {story.format} makes it a tie, which the {story.verdict.run.rule} id wins."
     if story.decider == "lm_head output":
         return f"In lm_head's sums it still leads by {about(summed)}; the rounding to {story.format} decides."
     told = f"In lm_head's sums it {'ties' if summed == 0 else f'is behind by {about(-summed)}'} already"

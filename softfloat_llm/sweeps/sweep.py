@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softfloat_llm.analysis.answers import Answer, Table
+from softfloat_llm.analysis.answers import Answer, Table, counted
 from softfloat_llm.analysis.numbers import about, jsonable
 from softfloat_llm.errors import SweepError
 from softfloat_llm.io.progress import Progress
@@ -38,22 +38,29 @@ class Sweep(Answer):
 
     def heading(self) -> list[tuple[str, str]]:
         grid = self.grid
-        counts = [f"{len(grid.models)} models", f"{len(grid.prompts)} prompts", f"{len(grid.recipes)} recipes"]
-        counts += [f"{len(grid.orders)} orders"] * bool(grid.orders) + [f"{len(grid.seeds)} seeds"] * bool(grid.seeds)
-        return [("sweep", " x ".join(counts) + f", {grid.steps} steps, against {grid.reference}")]
+        axes: dict[str, tuple[object, ...]] = {
+            "model": grid.models,
+            "prompt": grid.prompts,
+            "recipe": grid.recipes,
+            "order": grid.orders,
+        }
+        axes["seed"] = grid.seeds
+        counts = [counted(len(axis), name) for name, axis in axes.items() if axis]
+        return [("sweep", f"{' x '.join(counts)}, {counted(grid.steps, 'step')}, against {grid.reference}")]
 
     def sentences(self) -> list[str]:
         done = [row for row in self.rows if row["error"] is None]
         flipped = sum(row["flips"] > 0 for row in done)
         digests = len({row["digest"] for row in done})
-        told = f"{len(done)} of {len(self.rows)} cells done: {flipped} flip a token, {digests} distinct logits."
+        cells = counted(len(self.rows), "cell")
+        told = f"{len(done)} of {cells} done: a token flips in {flipped}; {digests} distinct logits."
         if not self.failed:
             return [told]
         return [f"{told} {len(self.failed)} ended in an error, the first: {self.failed[0]['error']}"]
 
     def tables(self, *, verbose: bool = False) -> list[Table]:
         rows = self.rows if verbose else sorted(self.rows, key=_interest)[:SHOWN]
-        header = ("model", "recipe", "order", "prompt", "flips", "largest error", "KL")
+        header = ("model", "recipe", "order", "prompt", "flips", "largest error of a logit", "KL")
         return [Table(header, tuple(_cells(row) for row in rows)), *self._heat_map()]
 
     def _heat_map(self) -> list[Table]:
@@ -90,9 +97,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     order = row["order"] or ""
     if row["error"] is not None:
         return (row["model"], row["recipe"], order, row["prompt"], "", row["error"].partition(":")[0], "")
-    error = f"{about(row['max_abs'])} ({about(row['max_ulp'])} {row['ulp_format']} ulp)"
     flips = f"{row['flips']} of {row['steps']}"
-    return (row["model"], row["recipe"], order, row["prompt"], flips, error, about(row["max_kl"]))
+    return (row["model"], row["recipe"], order, row["prompt"], flips, about(row["max_abs"]), about(row["max_kl"]))
 
 
 def sweep(

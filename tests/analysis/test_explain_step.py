@@ -38,7 +38,7 @@ def test_a_tie_is_decided_by_the_last_rounding(tie: Run) -> None:
     assert first.run == rival.run
     assert first.before_output > rival.before_output
     text = str(story)
-    assert "2 ids have the logit 13.3125, and the lowest id, 849, is taken" in text
+    assert "2 ids have the logit 13.3125 (849 ' heads', 850 ' tails'), and the lowest id, 849, is taken" in text
     assert len(text.splitlines()) < 25
 
 
