@@ -75,9 +75,13 @@ def found_traits(subject: Subject, mask: Mask | None, root: Joined | int) -> Tra
         widest = max(widest, *(b for b in bits.values() if b is not None))
     is_narrow = _is_narrow(subject, tree)
     acc = None if widest is None else accumulator_format(widest, is_narrow=bool(is_narrow))
+    flushes_sums = None if acc is None else _flushes_sums(subject, tree, acc)
+    term_bits = _term_bits(subject, tree, widest, min(seen, default=None))
+    if flushes_sums and acc is not None and not term_bits:
+        term_bits = _term_bits_by_flushing(subject, tree, acc)
     return Traits(
         node_bits=bits,
-        term_bits=_term_bits(subject, tree, widest, min(seen, default=None)),
+        term_bits=term_bits,
         mode=None if mask is None or widest is None else _mode(subject, mask, tree, bits, widest),
         output_mode=None if mask is None or widest is None else _output_mode(subject, mask, tree, widest),
         fraction_bits=None if mask is None else _fraction_bits(subject, mask, tree),
@@ -85,7 +89,7 @@ def found_traits(subject: Subject, mask: Mask | None, root: Joined | int) -> Tra
         starts_at_zero=_starts_at_zero(subject),
         operand_bits=_operand_bits(subject),
         flushes_operands=_flushes_operands(subject),
-        flushes_sums=None if acc is None else _flushes_sums(subject, tree, acc),
+        flushes_sums=flushes_sums,
         flushes_output=_flushes_output(subject),
     )
 
@@ -208,6 +212,17 @@ def _term_bits(subject: Subject, tree: _Tree, acc_bits: int | None, least: int |
     if (kept == most).all():
         return {}
     return {k: EXACT if t == most else int(t) for k, t in zip(terms, kept, strict=True)}
+
+
+def _term_bits_by_flushing(subject: Subject, tree: _Tree, acc: Format) -> dict[int, int]:
+    """Which products enter unrounded where a rounding flushes: half of 2^emin comes through beside 2^emin, or not."""
+    if subject.takes == "terms":
+        return {}
+    terms = [k for k, node in tree.above.items() if isinstance(k, int) and len(node.parts) == 2]
+    beside = [z for z in map(tree.beside, terms) if z is not None]
+    t = 2.0**acc.emin
+    come = subject.ask(_rows(subject.n, len(terms), (terms, t / 2), (beside, t)))
+    return {k: EXACT if is_whole else acc.precision for k, is_whole in zip(terms, come == 1.5 * t, strict=True)}
 
 
 def _fraction_bits(subject: Subject, mask: Mask, tree: _Tree) -> int | None:

@@ -29,13 +29,17 @@ _QUERIES = ((768, 256), (192, 64), (0, 32))  # flash attention: from so many que
 
 @dataclass(frozen=True)
 class Way:
-    """How the sums at some places of a product are made: the words of a rule. order None: the tree has no name."""
+    """How the sums at some places of a product are made: the words of a rule. order None: the tree has no name.
+
+    `entering`: which terms enter a sum unrounded makes a difference here.
+    """
 
     place: str
     order: str | None
     tree: Tree
     product: str = "exact"
     subnormals: str = "keep"
+    entering: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,9 @@ def _way(place: str, at: Precision, terms: int) -> Way:
         raise LiveError(f"What is flushed differs from stage to stage, {at.subnormals}: no rule can speak of it.")
     named = at.order.text != "tree:@revealed"
     name = at.order.text if named else None
-    return Way(place, name, at.order.tree(terms), str(at.product or "exact"), words.pop())
+    word, is_wide = words.pop(), at.acc.format is None or 2 * at.storage.precision <= at.acc.format.precision
+    entering = at.product is None and (word != "keep" or not is_wide)
+    return Way(place, name, at.order.tree(terms), str(at.product or "exact"), word, entering)
 
 
 # --- sums inside attention ------------------------------------------------------------------------------------------
@@ -217,4 +223,4 @@ def _renamed(shapes: Sequence[ShapeFound]) -> list[ShapeFound]:
 
 
 def _fits(name: str, way: Way) -> bool:
-    return way.order == name or Shape(Order(name).tree(way.tree.n)).is_same(Shape(way.tree), entering=False)
+    return way.order == name or Shape(Order(name).tree(way.tree.n)).is_same(Shape(way.tree), entering=way.entering)

@@ -110,6 +110,13 @@ def test_flushing_is_found(words):
     assert found.traits.flushes_sums == ("ftz" in words)
 
 
+def test_which_of_two_products_is_rounded_first_counts_where_that_flushes_it():
+    """VDPBF16PS takes the odd element first; of three terms, only a product below the normal values shows it."""
+    for n in (3, 4, 5):
+        found = found_of("storage=bf16,order=swap:2,subnormals=ftz+daz", n)
+        assert (found.order, found.is_confirmed) == ("swap:2", True)
+
+
 @pytest.mark.parametrize("acc", ["f16", "bf16", "e8m13", "tf32", "f32", "f64"])
 def test_the_accumulator_is_found(acc):
     found = found_of(f"storage=f16,acc={acc},output=f32,order=blocked:4 > lanes:2", 25)
