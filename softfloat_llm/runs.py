@@ -24,6 +24,7 @@ from softfloat_llm.io.atomic import new_folder
 from softfloat_llm.io.checkpoint import Model, open_model
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import NAMED_DTYPES, open_tensors, write_tensors
+from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.decode import decode
 from softfloat_llm.llama.forward import checked_tokens
 from softfloat_llm.llama.stored_weights import StoredWeights
@@ -31,7 +32,7 @@ from softfloat_llm.numerics.crew import Crew
 from softfloat_llm.numerics.formats import Array, Format, encode, format_of
 from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.recipe import Recipe, recipe_of
-from softfloat_llm.sites import LINEAR, LOGITS, TAPPED
+from softfloat_llm.sites import LINEAR, LOGITS, OF_SOME_MODELS, TAPPED
 from softfloat_llm.tiny import DEFAULT_PROMPT
 from softfloat_llm.trace import Event, Trace
 
@@ -254,7 +255,7 @@ def simulate(
         tokens, prompt = _chat_tokens(opened, prompt, tokens, system, chat), None
     prompt_tokens, forced, steps = what_to_feed(opened, prompt, tokens, steps, reference)
     patterns = (taps,) if isinstance(taps, str) else tuple(taps)
-    _check_patterns(patterns, opened.config.num_hidden_layers)
+    _check_patterns(patterns, opened.config)
     trace = Trace((*patterns, LOGITS))
     step = None if progress is None else lambda done, total: progress(chosen.name, done, total)
     with nullcontext(crew) if crew is not None else Crew(workers, backend) as hands:
@@ -310,17 +311,21 @@ def _check_workers(workers: int) -> None:
         raise RunError(f"workers is {workers!r}: at least 1 does the work.")
 
 
-def tap_names(layers: int) -> list[str]:
-    """Every name that a tap can have in a model of so many layers, in the order of the forward pass."""
+def tap_names(layers: int, *, qk_norm: bool = True) -> list[str]:
+    """Every name that a tap can have in a model of so many layers, in the order of the forward pass.
+
+    `qk_norm`: False for a model that does not normalise its queries and keys.
+    """
     outside = ("embed", "rope.table", "norm.final", "lm_head")
-    inside = [f"layers.{i}.{site}" for i in range(layers) for site in TAPPED if site not in outside]
+    absent = outside if qk_norm else (*outside, *OF_SOME_MODELS)
+    inside = [f"layers.{i}.{site}" for i in range(layers) for site in TAPPED if site not in absent]
     places = [*outside[:2], *inside, *outside[2:]]
     return [f"{place}.{stage}" for place in places for stage in ("in", "acc", "out")]
 
 
-def _check_patterns(patterns: Sequence[str], layers: int) -> None:
+def _check_patterns(patterns: Sequence[str], config: Config) -> None:
     """Raises RunError where a pattern names no tap, before anything is computed."""
-    names = tap_names(layers)
+    names = tap_names(config.num_hidden_layers, qk_norm=config.qk_norm)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise RunError(f"No tap fits {pattern!r}.{nearest(pattern, names)} List them: softfloat-llm taps.")

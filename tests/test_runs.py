@@ -528,3 +528,8 @@ def test_a_run_of_endless_brackets_is_a_damaged_one(tmp_path):
     (tmp_path / "run.json").write_text("[" * 200_000)
     with pytest.raises(RunError, match="Reading the run"):
         Run.load(tmp_path)
+
+
+def test_taps_of_parts_that_a_model_has_not_are_refused(tiny):
+    with pytest.raises(RunError, match=r"No tap fits 'layers.0.norm.q.out'"):
+        simulate(FRANCE, model=tiny, taps=("layers.0.norm.q.out",))

@@ -1,7 +1,7 @@
 """Block-scaled storage: elements of few bits that share a scale. Quantise, decode, then compute with what was decoded.
 
-Microscaling (MXFP8, MXFP6, MXFP4), NVFP4, three of GGUF's formats, and int8. A scaled format is a row of `SCALED`;
-start reading at `quantise`.
+Microscaling (MXFP8, MXFP6, MXFP4), NVFP4, three of GGUF's formats, fp8 and int8 under a float32 scale. A scaled
+format is a row of `SCALED`; start reading at `quantise`.
 """
 
 from __future__ import annotations
@@ -217,6 +217,13 @@ def _int8(blocks: Float64Array) -> Parts:
     return Parts(np.clip(np.rint(quotient), -127, 127), scales)
 
 
+def _fp8(blocks: Float64Array) -> Parts:
+    """e4m3fn under the scale R32(amax / 448): elements R(R32(x / scale)), saturating, ties to even."""
+    scales = round_wide(_largest(blocks) / _E4M3.max, f32)
+    quotient = round_wide(np.where(scales == 0, 0.0, blocks / scales), f32)
+    return Parts(round_wide(quotient, _E4M3, overflow="saturate"), scales)
+
+
 def _q8_0(blocks: Float64Array) -> Parts:
     """d = R32(amax / 127) is stored as f16; elements by the unrounded one: R32(x R32(1/d)), halves away from zero."""
     d = round_wide(_largest(blocks) / 127.0, f32)
@@ -248,6 +255,7 @@ def _q4_1(blocks: Float64Array) -> Parts:
 
 
 _OCP = "OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3"
+_FP8 = "Micikevicius et al., FP8 Formats for Deep Learning (2022), section 3: scaling by the largest magnitude"
 _INT8 = "the symmetric scheme of Jacob et al., Quantization and Training of Neural Networks (CVPR 2018), zero point 0"
 _GGML = "ggml, quantize_row_*_ref in ggml-quants.c; held against the gguf package"
 _MX_ELEMENTS = {
@@ -284,6 +292,8 @@ def _rows() -> list[Scaled]:
         Scaled("q8_0", f"{_OF_32} 8 bits, an f16 scale each", GGUF_BLOCK, -127.0, 127.0, 1.0, _GGML, _q8_0),
         Scaled("q4_0", f"{_OF_32} 4 bits, an f16 scale each", GGUF_BLOCK, -8.0, 7.0, 1.0, _GGML, _q4_0),
         Scaled("q4_1", f"{_OF_32} 4 bits, f16 scale and lowest value", GGUF_BLOCK, 0.0, 15.0, 1.0, _GGML, _q4_1),
+        Scaled("fp8", "e4m3fn, one f32 scale, amax / 448", "tensor", -448.0, 448.0, 32.0, _FP8, _fp8),
+        Scaled("fp8-channel", "e4m3fn, an f32 scale for each row, amax / 448", "row", -448.0, 448.0, 32.0, _FP8, _fp8),
         Scaled("int8", "integers of 8 bits, one f32 scale", "tensor", -127.0, 127.0, 1.0, _INT8, _int8),
         Scaled(
             "int8-channel", "integers of 8 bits, an f32 scale for each row", "row", -127.0, 127.0, 1.0, _INT8, _int8

@@ -166,6 +166,9 @@ class _TwoWordsError(Exception):
     def __init__(self, one, two):
         super().__init__(f"{one} {two}")
 
+    def __reduce__(self):  # said here, as libraries change how exceptions are pickled
+        return type(self), self.args
+
 
 def test_an_error_that_cannot_be_sent_is_told_in_words():
     told = _sendable(_TwoWordsError("out", "of range"))

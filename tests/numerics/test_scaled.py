@@ -145,3 +145,11 @@ def test_what_does_not_fit_is_refused():
         quantise(np.ones((2, 33)), "mxfp4")
     with pytest.raises(FormatError, match="Did you mean 'mxfp4'"):
         quantise(np.ones((2, 32)), "mxfp44")
+
+
+def test_a_cache_in_fp8_under_the_largest_magnitude():
+    """600, 3.3, 0.0004, -500 under 600 / 448: what the largest element of e4m3fn makes of them, and one is flushed."""
+    found = quantise([[600.0, 3.3, 0.0004, -500.0]], "fp8")
+    np.testing.assert_allclose(found.decoded[0], [600, 3.3482142857142856, 0, -514.2857142857142], rtol=2.0**-23)
+    assert found.counts == (0, 1, 0, 4)
+    assert quantise([[600.0, 1.0], [1.0, 0.5]], "fp8-channel").decoded[1].tolist() == [1.0, 0.5]

@@ -36,7 +36,8 @@ def test_each_word_that_the_facts_name_can_be_said():
         for key, option in facts["options"].items():
             for word in (option["default"], *option["words"]):
                 said = {"FORMAT": "f16", "NUMBER": "0.5", "N": "64"}.get(word, word)
-                spelled = recipe_of(f"f32,{name}.{key}={said}").at(name).options[key]
+                needed = {"online": ",attn.softmax.normalise=after"}.get(key, "")
+                spelled = recipe_of(f"f32,{name}.{key}={said}{needed}").at(name).options[key]
                 assert spelled == said
 
 
