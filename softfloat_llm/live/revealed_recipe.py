@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -136,22 +137,19 @@ def site_tables(shapes: Sequence[ShapeFound], trees: dict[str, Tree]) -> dict[st
         axis = {"attn.scores": "N", "attn.pv": "K", "attn.softmax": "K"}.get(site, "M")
         tables[site] = {}
         for key in keys:
-            told = [
-                Told(shape.dims, tuple((way.place, _word(way, key, site, shape, trees)) for way in shape.ways))
-                for shape in own
-            ]
+            told = [Told(shape.dims, tuple((way.place, _word(way, key, trees)) for way in shape.ways)) for shape in own]
             tables[site] |= rules_of(key, axis, told)
     linear = [tables[site] for site in tables if site in LINEAR]
     usual = max(linear, key=linear.count)
     return {"linear": usual} | {site: table for site, table in tables.items() if site not in LINEAR or table != usual}
 
 
-def _word(way: Way, key: str, site: str, shape: ShapeFound, trees: dict[str, Tree]) -> str:
+def _word(way: Way, key: str, trees: dict[str, Tree]) -> str:
+    """What a rule says; a tree without a name is kept under its digest, so that equal trees are one word."""
     if key != "order" or way.order is not None:
         return str(getattr(way, key))
-    sizes = "-".join(f"{letter}{size}" for letter, size in shape.dims.items())
-    where = "".join(c if c.isalnum() else "_" for c in way.place)
-    name = "-".join(part for part in (site, sizes, where) if part) + ".json"
+    digest = sha256(repr(way.tree.program()).encode()).hexdigest()
+    name = f"{way.tree.n}-terms-{digest[:12]}.json"
     trees[name] = way.tree
     return f"tree:@{_FOLDER}/{name}"
 
