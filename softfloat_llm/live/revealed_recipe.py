@@ -21,7 +21,7 @@ from softfloat_llm.live.transformers_model import DTYPES
 from softfloat_llm.llama.config import Config
 from softfloat_llm.numerics.formats import Format, format_of
 from softfloat_llm.numerics.trees import Tree, write_tree
-from softfloat_llm.recipe import Recipe
+from softfloat_llm.recipe import Recipe, recipe_names
 from softfloat_llm.runs import simulate
 from softfloat_llm.sites import LINEAR
 
@@ -87,6 +87,7 @@ def reveal_recipe(
         host = host_facts(uses_mkldnn=mkldnn)
         shapes, problems = revealed_sums(config, fmt, attention, wanted, progress)
     trees: dict[str, Tree] = {}
+    name = f"revealed-{name}" if name in recipe_names() else name  # a shipped recipe's name is its own
     table = _head(name, attention, fmt, host, wanted, len(shapes)) | {"site": site_tables(shapes, trees)}
     return RevealedRecipe(name, table, trees, tuple(shapes), tuple(problems))
 

@@ -147,6 +147,8 @@ def test_a_revealed_recipe_gives_pytorchs_bits_at_every_tap(tmp_path, fmt, atten
 
 def test_an_order_without_a_name_is_kept_as_a_tree_beside_the_recipe(tmp_path):
     """MKL's product of a matrix and a vector has none where it is not one of the kernels that were seen before."""
+    named = reveal_recipe(open_model("tiny").config, lengths=[1], threads=1, name="f32")
+    assert named.name == named.table["name"] == "revealed-f32"  # f32 is a shipped recipe
     found, recipe, model = revealed(tmp_path, "f32", "eager", (4,))
     assert found.problems == ()
     assert differing(recipe, model, "eager", 4) == 0
