@@ -20,7 +20,7 @@ from softfloat_llm.numerics.operands import widened
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import EXPONENT_MASK
 from softfloat_llm.numerics.steps import Kit, Native, OnTile, Path, Steps, flushes, is_never_doubtful, never_tiny
-from softfloat_llm.numerics.tiles import Piece, Products, is_native, spread
+from softfloat_llm.numerics.tiles import Piece, Products, is_native
 
 F = TypeVar("F", bound=Callable[..., Any])
 Grid = tuple[float, float, float]
@@ -205,6 +205,14 @@ def _fused_multiply_add(acc: Array, left: Array, right: Array) -> None:
 class CompiledNative(Native):
     """acc = acc + term in float32 or float64, products included."""
 
+    def __init__(self, products: Products, at: Precision) -> None:
+        super().__init__(products, at, None)
+        self.depth = len(products.left)  # no block of products is formed
+
+    def begin(self, acc: Array, piece: Piece) -> None:
+        """acc = +0, then as `enter`."""
+        OnTile.begin(self, acc, piece)
+
     def _fast(self, acc: Array, piece: Piece) -> None:
         left, right = self.products.left[piece.ks], self.products.right[piece.ks]
         product = self.products.at.product
@@ -233,6 +241,7 @@ class CompiledNarrow(OnTile):
     def __init__(self, products: Products, at: Precision) -> None:
         super().__init__(products, at, None)
         assert at.acc.format is not None
+        self.depth = len(products.left)
         self.product, self.format = at.product, at.acc.format
         self._chain = _CHAINS[at.product is not None, _nearest if is_never_doubtful(at) else _once]
 
@@ -254,10 +263,10 @@ def _steps(products: Products, at: Precision, path: Path, start: Float64Array | 
     """The compiled steps of a path. Sums that may have to be flushed are left to the evident form, as in `kernels`."""
     if path == "narrow":
         return CompiledNarrow(products, at)
-    if flushes(at) and (start is not None or not never_tiny(at, spread(products.left, products.right))):
+    if flushes(at) and (start is not None or not never_tiny(at, products.spread)):
         return None
     is_float32_fma = at.product is None and at.acc.format is f32
-    return CompiledFused(products, at, None) if is_float32_fma else CompiledNative(products, at, None)
+    return CompiledFused(products, at) if is_float32_fma else CompiledNative(products, at)
 
 
 # --- widening ---------------------------------------------------------------------------------------------------------
@@ -284,5 +293,5 @@ def widened_here(block: Array, dtype: np.dtype[Any]) -> Array:
     return wide.view(np.float32)  # a bf16 is the upper half of the float32 of its value
 
 
-KIT = Kit(_steps, widened_here, is_compiled=True)
+KIT = Kit(_steps, widened_here)
 """What `kernels` takes in place of NumPy's steps."""

@@ -17,6 +17,7 @@ import numpy as np
 from softfloat_llm.errors import PrecisionError, nearest
 from softfloat_llm.numerics import exact_products
 from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
+from softfloat_llm.numerics.extents import Operands
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
 from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
@@ -29,20 +30,20 @@ from softfloat_llm.numerics.steps import (
     Native,
     Path,
     Steps,
-    all_exact_in_float32,
     exact_in_float32,
     flushes,
+    largest_sum,
     never_tiny,
-    stays_in_range,
     wide_enough,
 )
 from softfloat_llm.numerics.stochastic import Part
-from softfloat_llm.numerics.tiles import Piece, Products, can_round, spread, term_bits
+from softfloat_llm.numerics.tiles import Piece, Products, can_round, term_bits
 
 _TILE = 8192  # accumulators: a ufunc call of 0.4 us is then a quarter of a pass (benchmarks/bench_matmul.py)
 _ROWS = 16  # of a in a tile, so that widening b costs little
 _WIDENED = 1 << 23  # bytes of b in the kernel's dtype, kept for all rows of a
-_BLOCK = 1 << 19  # bytes of products formed at once: half of a 1 MiB second-level cache
+_BLOCK = 1 << 20  # bytes of products formed at once: half of a 1 MiB second-level cache
+_REDONE = 1 << 18  # terms at once of sums that are made again one by one
 
 
 def matmul(
@@ -179,26 +180,45 @@ def _ranges(n: int, size: int) -> Iterator[slice]:
 
 def _run_columns(job: _Job, columns: slice) -> None:
     """All rows of a by some columns of b, into their place in the result."""
-    at, dtype = job.at, _carrier(job.at)
     with np.errstate(all="ignore"):
-        right = carried(job.b[:, columns], "b", at, dtype, job.kit.widen)
-        for rows in _ranges(job.a.shape[0], max(_ROWS, _TILE // max(1, right.shape[1]))):
-            left = carried(job.a[rows].T, "a", at, dtype, job.kit.widen)
+        right = _side(job.b[:, columns], "b", job)
+        for rows in _ranges(job.a.shape[0], max(_ROWS, _TILE // max(1, right.wide.shape[1]))):
+            left = _side(job.a[rows].T, "a", job)
             start = None if job.init is None else job.init[rows, columns]
             job.out[rows, columns] = _run_tile(left, right, job, start)
 
 
-def _run_tile(left: Array, right: Array, job: _Job, start: Float64Array | None) -> Array:
-    """left (K, M) and right (K, n) in the path's dtype; the result (M, n) holds values of the accumulator."""
-    at, path, k, shape = job.at, job.path, left.shape[0], (left.shape[1], right.shape[1])
+def _side(block: Array, name: str, job: _Job) -> Operands:
+    """A block of operands, widened."""
+    wide = carried(block, name, job.at, _carrier(job.at), job.kit.widen)
+    return Operands(wide, wide if "daz" in job.at.subnormals.storage else block)
+
+
+def _run_tile(left: Operands, right: Operands, job: _Job, start: Float64Array | None) -> Array:
+    """left (K, M) and right (K, n); the result (M, n) holds values of the accumulator."""
+    at, path, k, shape = job.at, job.path, left.wide.shape[0], (left.wide.shape[1], right.wide.shape[1])
     dtype = _term_dtype(at, path)
     depth = max(1, min(k, 256, _BLOCK // max(1, shape[0] * shape[1] * dtype.itemsize)))
     products = Products(left, right, at, depth, dtype)
     steps = None if path == "evident" else job.kit.steps(products, at, path, start)
     if steps is None:
-        terms = terms_of(left[:, :, None], right[:, None, :], at) if at.order.adder else products.wide
+        terms = terms_of(left.wide[:, :, None], right.wide[:, None, :], at) if at.order.adder else products.wide
         return follow(at.order.tree(k).program(), terms, arithmetic_of(at.acc, at), shape, start)
-    return run(plan(at.order, k, k if job.kit.is_compiled else depth), steps, start)
+    out = run(plan(at.order, k), steps, start)
+    return out if steps.keeps_zero_signs else _with_zero_signs(out, products, start)
+
+
+def _with_zero_signs(out: Array, products: Products, start: Float64Array | None) -> Array:
+    """The sums (M, n) with those that are zero made again by the evident form: the quick one knows +0 only."""
+    at, (rows, columns) = products.at, np.nonzero(out == 0)
+    left, right, k = products.left, products.right, products.left.shape[0]
+    at_once = max(1, _REDONE // max(1, k))
+    for first in range(0, len(rows), at_once):
+        i, j = rows[first : first + at_once], columns[first : first + at_once]
+        terms = rounded_product(left[:, i].astype(np.float64), right[:, j].astype(np.float64), at)
+        here = None if start is None else start[i, j]
+        out[i, j] = follow(at.order.tree(k).program(), terms.__getitem__, arithmetic_of(at.acc, at), i.shape, here)
+    return out
 
 
 def _numpy_steps(products: Products, at: Precision, path: Path, start: Float64Array | None) -> Steps | None:
@@ -206,10 +226,7 @@ def _numpy_steps(products: Products, at: Precision, path: Path, start: Float64Ar
     is_always_exact = path == "native" and not flushes(at) and (at.product is not None or _fits_float32(at))
     if is_always_exact:
         return Native(products, at, None)
-    is_float32 = products.dtype == np.float32 and at.product is None and not flushes(at)
-    if path == "native" and is_float32 and all_exact_in_float32(at, products.left, products.right):
-        return Native(products, at, None)
-    bounds = spread(products.left, products.right)
+    bounds = products.spread
     match path:
         case "native":
             if flushes(at) and (start is not None or not never_tiny(at, bounds)):
@@ -218,10 +235,10 @@ def _numpy_steps(products: Products, at: Precision, path: Path, start: Float64Ar
         case "fused":
             return Fused(products, at, wide_enough(at, bounds))
     program = at.order.tree(len(products.left)).program()
-    return Narrow(products, at, bounds, stays_in_range(at, bounds, program, start), start)
+    return Narrow(products, at, bounds, largest_sum(at, bounds, program, start))
 
 
-NUMPY = Kit(_numpy_steps, widened, is_compiled=False)
+NUMPY = Kit(_numpy_steps, widened)
 BACKENDS = ("numpy", "numba")
 
 
@@ -253,15 +270,16 @@ Step = tuple[str, Any]
 
 
 @lru_cache(maxsize=256)
-def plan(order: Order, n: int, depth: int) -> tuple[Step, ...]:
-    """The order's program with the runs of terms cut in pieces of at most `depth`."""
+def plan(order: Order, n: int) -> tuple[Step, ...]:
+    """The order's program with pieces for its terms, and `zero` and the `enter` after it as one step, `begin`."""
     steps: list[Step] = []
     for name, argument in order.tree(n).program():
-        if name == "enter":
-            pieces = (argument[start : start + depth] for start in range(0, len(argument), depth))
-            steps += [("enter", _piece(part)) for part in pieces]
+        if name == "enter" and steps[-1][0] == "zero":
+            steps[-1] = ("begin", _piece(argument))
+        elif name in ("enter", "term"):
+            steps.append((name, _piece(argument if name == "enter" else (argument,))))
         else:
-            steps.append((name, _piece((argument,)) if name == "term" else argument))
+            steps.append((name, argument))
     return tuple(steps)
 
 
@@ -279,12 +297,16 @@ def run(steps_to_do: Sequence[Step], steps: Steps, start: Float64Array | None) -
     stack: list[Array] = []
     free: list[Array] = []
     starts_at_init = steps_to_do[0][0] == "init"
+    if starts_at_init and start is None and len(steps_to_do) > 1 and steps_to_do[1][0] == "enter":
+        steps_to_do = [("begin", steps_to_do[1][1]), *steps_to_do[2:]]
     for name, argument in steps_to_do:
         match name:
-            case "init" | "zero" | "term":
+            case "init" | "zero" | "begin" | "term":
                 stack.append(free.pop() if free else steps.buffer())
                 if name == "term":
                     steps.term(stack[-1], argument)
+                elif name == "begin":
+                    steps.begin(stack[-1], argument)
                 else:
                     stack[-1][...] = start if name == "init" and start is not None else 0.0
             case "enter":

@@ -13,12 +13,15 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from softfloat_llm.numerics import underflow_rounding
 from softfloat_llm.numerics.accumulate import Plain, arithmetic_of
+from softfloat_llm.numerics.extents import Spread
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
+from softfloat_llm.numerics.einsum_loops import can_sum, is_sequential, products_are_rounded, sums_of_products
 from softfloat_llm.numerics.operands import Widen
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_wide, two_sum
-from softfloat_llm.numerics.tiles import Piece, Products, Rounder, Spread, extremes, term_bits
+from softfloat_llm.numerics.tiles import Piece, Products, Rounder, is_native, term_bits
 from softfloat_llm.numerics.trees import Instruction
 
 Path = Literal["native", "fused", "narrow", "evident"]
@@ -30,7 +33,10 @@ OkMask = npt.NDArray[np.bool_] | None
 class Steps(Protocol):
     """What the stack machine of `kernels` asks of an accumulator. All arrays (M, n), changed in place."""
 
+    @property
+    def keeps_zero_signs(self) -> bool: ...
     def buffer(self) -> Array: ...
+    def begin(self, acc: Array, piece: Piece) -> None: ...
     def enter(self, acc: Array, piece: Piece) -> None: ...
     def term(self, acc: Array, piece: Piece) -> None: ...
     def join(self, acc: Array, other: Array) -> None: ...
@@ -41,9 +47,10 @@ class OnTile:
     """What the three have in common: the terms, the evident twin, and buffers of the tile's shape."""
 
     dtype: np.dtype[Any] = np.dtype(np.float64)
+    keeps_zero_signs = True
 
     def __init__(self, products: Products, at: Precision, ok: OkMask) -> None:
-        self.products = products
+        self.products, self.depth = products, products.depth
         self.twin: Plain = arithmetic_of(at.acc, at)
         self.ok = None if ok is None or ok.all() else ok
         self.shape = (products.left.shape[1], products.right.shape[1])
@@ -59,9 +66,19 @@ class OnTile:
 
     def enter(self, acc: Array, piece: Piece) -> None:
         """acc = R(acc + term), for each term of the piece in turn."""
-        if self.ok is None or self.ok[piece.ks].all():
-            self._fast(acc, piece)
-            return
+        for part in piece.parts(self.depth):
+            if self.ok is None or self.ok[part.ks].all():
+                self._fast(acc, part)
+            else:
+                self._some_fast(acc, part)
+
+    def begin(self, acc: Array, piece: Piece) -> None:
+        """acc = +0, then as `enter`."""
+        acc[...] = 0.0
+        self.enter(acc, piece)
+
+    def _some_fast(self, acc: Array, piece: Piece) -> None:
+        assert self.ok is not None
         for k in self._numbers[piece.ks].tolist():
             if self.ok[k]:
                 self._fast(acc, Piece(slice(k, k + 1), 1))
@@ -93,6 +110,16 @@ class Native(OnTile):
         super().__init__(products, at, ok)
         assert at.acc.format is not None
         self.dtype = at.acc.format.dtype
+        is_one_loop = at.product is None or (is_native(at.product, self.dtype) and products_are_rounded(self.dtype))
+        self._is_one_loop = is_one_loop and self.ok is None and is_sequential(self.dtype)
+
+    def begin(self, acc: Array, piece: Piece) -> None:
+        """acc = +0, then as `enter`: one loop of NumPy's own where that is sequential, as it is."""
+        if self._is_one_loop and can_sum(self.products.left, self.products.right):
+            left, right = (piece.of(x.wide).astype(self.dtype, copy=False) for x in self.products.sides)
+            sums_of_products(left, right, acc)
+        else:
+            super().begin(acc, piece)
 
     def _fast(self, acc: Array, piece: Piece) -> None:
         add = np.add
@@ -111,12 +138,6 @@ class Native(OnTile):
 
     def _terms(self, piece: Piece) -> Array:
         return self.products.of(piece).astype(self.dtype, copy=False)
-
-
-def all_exact_in_float32(at: Precision, left: Array, right: Array) -> bool:
-    """True where every product of two float32 tiles is exact: `exact_in_float32` for the tiles' own extremes."""
-    (low_a, high_a), (low_b, high_b) = extremes(left), extremes(right)
-    return high_a * high_b <= f32.max and low_a * low_b * 2.0 ** -term_bits(at) >= f32.smallest_subnormal
 
 
 def exact_in_float32(at: Precision, bounds: Spread) -> OkMask:
@@ -206,7 +227,8 @@ class _Midpoints:
 
 
 class Narrow(OnTile):
-    """acc = R(acc + term) for a format of p bits, in float64: t = acc + term, then `Rounder`.
+    """acc = R(acc + term) for a format of p bits, in float64: t = acc + term, rounded by `underflow_rounding.Steps`,
+    or by `Rounder` where the conditions of those do not hold.
 
     With w bits in a term and w + p <= 52 (`kernels` sees to it), t may differ from the exact sum only where that
     changes no rounding, or where `is_doubtful` says so. Suppose t is a midpoint of the format, and the exact sum is
@@ -221,55 +243,93 @@ class Narrow(OnTile):
       the subnormals of acc both summands are multiples of 2^(e - 52), so that t is exact. Otherwise, `is_doubtful`.
     """
 
-    def __init__(
-        self, products: Products, at: Precision, bounds: Spread, is_bounded: bool, start: Float64Array | None
-    ) -> None:
+    def __init__(self, products: Products, at: Precision, bounds: Spread, largest_sum: float) -> None:
         super().__init__(products, at, None)
         assert at.acc.format is not None
-        self.format, self.bounds, self.is_bounded = at.acc.format, bounds, is_bounded
+        self.format, self.bounds, self.is_bounded = at.acc.format, bounds, largest_sum <= at.acc.format.max
         self._sum, self._rounder = self.buffer(), Rounder(self.format, self.shape)
         self._midpoints = _Midpoints(self.format.precision, self.shape)
         self._lowest_bits = bounds.lowest_bits(term_bits(at) + 1)  # + 1: a rounded product may be a little smaller
         self._is_never_doubtful = is_never_doubtful(at)
-        self._has_signed_zeros = _has_signed_zeros(at, start)
-        self._can_be_zero, self._are_bounded = bounds.has_zero, np.ones_like(bounds.has_zero)  # the terms of each k
+        self._largest_sum, self._are_bounded = largest_sum, np.ones_like(bounds.has_zero)  # the terms of each k
         if at.product is not None:
-            self._can_be_zero = bounds.has_zero | ~(bounds.smallest > at.product.smallest_subnormal)
             self._are_bounded = bounds.largest * 2.0 <= at.product.max
+        self._quick = underflow_rounding.steps_of(at) if self.is_bounded else None
+        self._loses_signs = self._quick is not None and _has_signed_zeros(at)
+        if self._quick is not None:
+            self.depth = min(self.depth, self._quick.count)
+            self._room = self.buffer()
+            self._is_quick, self._least = self._can_be_quick(at), self._least_terms(at)
+            self._can_be_zero = bounds.has_zero
+            if at.product is not None:
+                self._can_be_zero = bounds.has_zero | ~(bounds.smallest > at.product.smallest_subnormal)
+            self._has_floor = self._lowest_bits < self.format.smallest_subnormal
+            if at.product is not None and at.product.smallest_subnormal >= self.format.smallest_subnormal:
+                self._has_floor = np.zeros_like(self._has_floor)
+
+    def _can_be_quick(self, at: Precision) -> npt.NDArray[np.bool_]:
+        """For each k, whether its terms meet the conditions of `underflow_rounding` that do not hang on the sum."""
+        exact = self.bounds.lowest_bits(2 * at.storage.precision)
+        if at.product is None:
+            return underflow_rounding.keeps_floor(self.format, exact)
+        is_held = underflow_rounding.keeps_floor(self.format, at.product.smallest_subnormal)
+        return underflow_rounding.keeps_floor(at.product, exact) & self._are_bounded & is_held
+
+    def _least_terms(self, at: Precision) -> Float64Array:
+        """For each k, below the magnitude of each term that is not zero."""
+        if at.product is None:
+            return self.bounds.smallest
+        return np.maximum(self.bounds.smallest / 2.0, at.product.smallest_subnormal)
+
+    def enter(self, acc: Array, piece: Piece) -> None:
+        """acc = R(acc + term), for each term of the piece in turn.
+
+        A sum that comes out of `underflow_rounding` as zero is +0. It gets the sign of the last exact sum, which is
+        right where the last term is not zero, as R(-0 + x) = R(+0 + x); else `keeps_zero_signs` says no more than that.
+        """
+        super().enter(acc, piece)
+        if self._loses_signs and piece.length and np.count_nonzero(acc) < acc.size:
+            np.copysign(acc, self._sum, out=acc)
+            if self._can_be_zero[self._numbers[piece.ks][-1]]:
+                self.keeps_zero_signs = False
 
     def _fast(self, acc: Array, piece: Piece) -> None:
-        are_bounded = bool(self._are_bounded[piece.ks].all())
-        terms = self.products.of(piece, is_bounded=are_bounded, is_signed=self._has_signed_zeros)
         if not self.is_bounded or (not self._is_never_doubtful and self.is_doubtful(acc, piece)):
-            self._one_by_one(acc, terms)
+            self._one_by_one(acc, piece)
             return
-        first = 0
-        for end in self._signed(piece):
-            self._rounder.chain(acc, terms[first:end], self._sum)
-            self._rounder.restore_signs(acc, self._sum)
-            first = end
-        self._rounder.chain(acc, terms[first:], self._sum)
+        is_quick = self._quick_terms(acc, piece)
+        if is_quick.all():
+            self._by_underflow(acc, piece)
+            return
+        for part, is_quick_part in piece.runs(is_quick):
+            (self._by_underflow if is_quick_part else self._one_by_one)(acc, part)
 
-    def _one_by_one(self, acc: Array, terms: Array) -> None:
+    def _quick_terms(self, acc: Array, piece: Piece) -> npt.NDArray[np.bool_]:
+        """Which terms of the piece can be added by underflow, where acc is the sum before them."""
+        if self._quick is None:
+            return np.zeros(piece.length, np.bool_)
+        is_quick, least = self._is_quick[piece.ks], self._least[piece.ks]
+        if (least >= underflow_rounding.reach(self.format, self._largest_sum)).all():
+            return is_quick
+        largest = max(acc.max(), -acc.min()) + np.add.reduce(self.bounds.largest[piece.ks])
+        is_far: npt.NDArray[np.bool_] = least >= underflow_rounding.reach(self.format, 2.0 * largest)
+        return is_quick & is_far
+
+    def _by_underflow(self, acc: Array, piece: Piece) -> None:
+        assert self._quick is not None
+        terms = self.products.scaled(piece, self._quick)
+        self._quick.run(acc, terms, self._sum, self._room, has_floor=bool(self._has_floor[piece.ks].any()))
+
+    def _one_by_one(self, acc: Array, piece: Piece) -> None:
         """The step that also does right beyond the range and where the rounding to float64 is in doubt."""
-        for term in terms:
+        for term in self.products.of(piece, is_bounded=bool(self._are_bounded[piece.ks].all())):
             np.add(acc, term, out=self._sum)
             if not self._is_never_doubtful and self._midpoints.are_in(self._sum):
                 where, redone = self._redo(acc, term, self._midpoints.flags)
-                self._rounder.round(self._sum, acc)
+                self._rounder.round(self._sum, acc, is_bounded=self.is_bounded)
                 acc.reshape(-1)[where] = redone
             else:
-                self._rounder.round(self._sum, acc)
-
-    def _signed(self, piece: Piece) -> list[int]:
-        """After how many terms the sign of a zero matters: before a term that can be zero, and at the end of the piece.
-
-        R(-0 + x) = R(+0 + x) for every x that is not zero.
-        """
-        if not self._has_signed_zeros:
-            return []
-        before_zero: list[int] = np.flatnonzero(self._can_be_zero[piece.ks][1:]).tolist()
-        return [*(i + 1 for i in before_zero), piece.length]
+                self._rounder.round(self._sum, acc, is_bounded=self.is_bounded)
 
     def is_doubtful(self, acc: Array, piece: Piece) -> bool:
         """False where each acc + term of the piece with the larger term is exact in float64.
@@ -303,38 +363,36 @@ def is_never_doubtful(at: Precision) -> bool:
     return is_on_grid or 2.0**53 * fmt.smallest_subnormal >= 4.0 * fmt.max
 
 
-def _has_signed_zeros(at: Precision, start: Float64Array | None) -> bool:
-    """False where a chain can never become -0, so that neither the sign of its zeros nor that of a zero term matters.
+def _has_signed_zeros(at: Precision) -> bool:
+    """False where a chain that starts at +0 can never become -0, whatever the terms.
 
     Rounded products are multiples of the product format's smallest value. If that is one of the accumulator's grid, no
     sum rounds to zero that is not zero, and from +0 on a sum of zeros is +0.
     """
     assert at.acc.format is not None
-    if start is not None and bool(np.signbit(start[start == 0]).any()):
-        return True
     return at.product is None or at.product.smallest_subnormal < at.acc.format.smallest_subnormal
 
 
-def stays_in_range(at: Precision, bounds: Spread, program: Sequence[Instruction], start: Float64Array | None) -> bool:
-    """True where no sum of any of the terms, in any order, can round beyond the largest value of the accumulator.
+def largest_sum(at: Precision, bounds: Spread, program: Sequence[Instruction], start: Float64Array | None) -> float:
+    """Not below any sum of any of the terms, in any order, as rounded; inf where nothing can be said.
 
     No more roundings lie between a term and the result than there are terms and instructions. Each is at most a factor
-    1 + 2^-p, or half the smallest subnormal. False where an operand is infinite or NaN, or where partial sums are
-    stored in another format, of which nothing is said here.
+    1 + 2^-p, or half the smallest subnormal (of the narrowest format in which a partial sum is stored). Infinite or NaN
+    where an operand is, where a product may become infinite in its own format, and where a stored sum may.
     """
     fmt, roundings = at.acc.format, len(bounds.largest) + len(program)
     assert fmt is not None
-    if any(name == "round" for name, _ in program):
-        return False
     if at.product is not None and not (2.0 * bounds.largest <= at.product.max).all():
-        return False  # a product may become infinite in its own format, however wide the accumulator is
-    total = float(np.add.reduce(bounds.largest)) + roundings * fmt.smallest_subnormal
+        return float("inf")  # however wide the accumulator is
+    stored = [fmt, *(argument for name, argument in program if name == "round")]
+    total = float(np.add.reduce(bounds.largest)) + roundings * max(each.smallest_subnormal for each in stored)
     if start is not None:
         total += float(np.abs(start).max(initial=0.0))
     if at.product is not None:  # rounding at most doubles a product, or makes a tiny one the smallest subnormal
         total = 2.0 * total + len(bounds.largest) * at.product.smallest_subnormal
     with np.errstate(over="ignore"):
-        return bool(total * np.float64(1.0 + 2.0**-fmt.precision) ** roundings <= fmt.max)
+        total *= float(np.float64(1.0 + 2.0 ** -min(each.precision for each in stored)) ** roundings)
+    return total if total <= min(each.max for each in stored) else float("inf")
 
 
 class Kit(NamedTuple):
@@ -343,5 +401,3 @@ class Kit(NamedTuple):
     steps: Callable[[Products, Precision, Path, Float64Array | None], Steps | None]
     """The steps of a path on a tile, and where the accumulators start; None where the tile's values allow none."""
     widen: Widen
-    is_compiled: bool
-    """Its steps form the products one by one, so that no block of them is needed."""

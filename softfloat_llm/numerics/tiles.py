@@ -1,18 +1,21 @@
-"""What enters the accumulators of a tile: the products of a few k at a time, and how large and small they can be.
+"""What enters the accumulators of a tile: the products of a few k at a time.
 
 A tile is `left` (K, M) and `right` (K, n), both contiguous in the dtype that the kernel works in. `Products` forms the
-terms of a piece of the order, `Spread` bounds them for each k, and `Rounder` rounds float64 arrays to a narrow format
-in a few whole-array passes. Start reading at `Products.of`.
+terms of a piece of the order; `Rounder` rounds float64 arrays to a narrow format in a few whole-array passes. Start
+reading at `Products.of`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from softfloat_llm.numerics.extents import Operands, Spread, spread
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, f64
 from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Precision
@@ -21,11 +24,7 @@ from softfloat_llm.numerics.rounding import EXPONENT_MASK
 # elements. With its usual buffer of 8192, NumPy (2.0 to 2.4) copies a broadcast operand whose rows are shorter than
 # about a third of that before it multiplies: 0.27 ns an element instead of 0.09 (benchmarks/bench_matmul.py)
 _SMALLEST_BUFFER = 16
-_MAGNITUDE = np.uint32(0x7FFF_FFFF)  # of float32
-_ABOVE_ALL = np.uint32(0xFFFF_FFFF)
-_WORDS_AT_ONCE = 1 << 14  # of the words that `extremes` looks at: they stay in the first-level cache
 SIGN_MASK = np.int64(-1 << 63)  # of float64
-_ROWS_AT_ONCE = 64  # of the magnitudes that `spread` looks at: its temporaries stay small
 
 
 class Piece(NamedTuple):
@@ -34,65 +33,35 @@ class Piece(NamedTuple):
     ks: slice | npt.NDArray[np.intp]
     length: int
 
-
-class Spread(NamedTuple):
-    """For each k, bounds of |a*b| over a tile (K,): the smallest that is not zero (inf: none), and the largest.
-
-    Exact: the bounds are products of two magnitudes of at most 24 bits. With an infinite operand `largest` is inf or
-    NaN, with a NaN both are NaN, so that no condition of the form `bound <= limit` holds.
-    """
-
-    smallest: Float64Array
-    largest: Float64Array
-    has_zero: npt.NDArray[np.bool_]
-
-    def lowest_bits(self, bits: int) -> Float64Array:
-        """Below the last bit of each product that is not zero, where its significand has at most this many bits."""
-        return self.smallest * 2.0**-bits
+    def cut(self, start: int, stop: int) -> Piece:
+        """Some neighbours of it."""
+        stop = min(stop, self.length)
+        if not isinstance(self.ks, slice):
+            return Piece(self.ks[start:stop], stop - start)
+        step = self.ks.step or 1
+        first, end = self.ks.start + step * start, self.ks.start + step * stop
+        return Piece(slice(first, end if end >= 0 else None, step), stop - start)
 
 
-def spread(left: Array, right: Array) -> Spread:
-    """The bounds of the products of a tile, left (K, M) and right (K, n)."""
-    (low_a, high_a), (low_b, high_b) = _magnitudes(left), _magnitudes(right)
-    zero_a, zero_b = (low_a == 0), (low_b == 0)
-    smallest = _without_zeros(low_a, left, zero_a) * _without_zeros(low_b, right, zero_b)
-    return Spread(smallest, high_a * high_b, zero_a | zero_b)
+    def parts(self, depth: int) -> Iterator[Piece]:
+        """The piece in pieces of at most `depth`."""
+        if self.length <= depth:
+            yield self
+            return
+        for start in range(0, self.length, depth):
+            yield self.cut(start, start + depth)
 
+    def runs(self, flags: npt.NDArray[np.bool_]) -> Iterator[tuple[Piece, bool]]:
+        """Pieces of neighbours whose flags (length,) are equal, and what they are."""
+        starts = [0, *(np.flatnonzero(flags[1:] != flags[:-1]) + 1).tolist(), self.length]
+        for start, stop in pairwise(starts):
+            yield self.cut(start, stop), bool(flags[start])
 
-def extremes(x: npt.NDArray[np.float32]) -> tuple[float, float]:
-    """The smallest magnitude that is not zero (inf where there is none) and the largest (NaN counts above inf).
-
-    x: a contiguous float32 tile. Without the sign, float32 words are ordered as the magnitudes; a zero, one less, wraps
-    round to the top.
-    """
-    smallest, largest = _ABOVE_ALL, np.uint32(0)
-    flat = x.reshape(-1).view(np.uint32)
-    for start in range(0, flat.size, _WORDS_AT_ONCE):
-        words = flat[start : start + _WORDS_AT_ONCE] & _MAGNITUDE
-        largest = max(largest, np.maximum.reduce(words))
-        np.subtract(words, np.uint32(1), out=words)
-        smallest = min(smallest, np.minimum.reduce(words))
-    if smallest == _ABOVE_ALL:
-        return np.inf, 0.0
-    low, high = np.array([smallest + np.uint32(1), largest]).view(np.float32)
-    return float(low), float(high)
-
-
-def _magnitudes(x: Array) -> tuple[Float64Array, Float64Array]:
-    """The smallest and the largest |x| of each row, NaN where there is a NaN."""
-    bounds = np.zeros((2, x.shape[0]))
-    for start in range(0, x.shape[0], _ROWS_AT_ONCE):
-        rows = np.abs(x[start : start + _ROWS_AT_ONCE])
-        bounds[:, start : start + _ROWS_AT_ONCE] = np.minimum.reduce(rows, axis=1), np.maximum.reduce(rows, axis=1)
-    return bounds[0], bounds[1]
-
-
-def _without_zeros(low: Float64Array, x: Array, has_zero: npt.NDArray[np.bool_]) -> Float64Array:
-    """`low`, where rows with zeros count the others only."""
-    for row in np.flatnonzero(has_zero):
-        magnitude = np.abs(x[row])
-        low[row] = np.minimum.reduce(magnitude, where=magnitude > 0, initial=np.inf)
-    return low
+    def of(self, x: Array) -> Array:
+        """The rows of x (K, ...), in ascending places of memory."""
+        if isinstance(self.ks, slice) and (self.ks.step or 1) < 0:
+            return np.ascontiguousarray(x[self.ks])
+        return x[self.ks]
 
 
 class Rounder:
@@ -106,7 +75,7 @@ class Rounder:
     infinite t stays infinite, and multiplying by 2^(1023 - emax), which overflows exactly from 2^(emax + 1) on, and
     back, turns what was rounded beyond the largest value into an infinity. A NaN stays NaN.
 
-    The sign of a zero is lost in (t + q) - q; `is_signed` puts t's back, which is the exact value's.
+    The sign of a zero is lost in (t + q) - q; the last two passes put t's back, which is the exact value's.
     Source: Higham and Pranesh, Simulating Low Precision Floating-Point Arithmetic (2019), for the idea of the constant.
     """
 
@@ -120,7 +89,7 @@ class Rounder:
         self._factor = 1.5 * 2.0 ** (53 - fmt.precision)
         self._to_brink = 2.0 ** (1023 - fmt.emax)
 
-    def round(self, t: Float64Array, out: Float64Array, *, is_bounded: bool = False, is_signed: bool = True) -> None:
+    def round(self, t: Float64Array, out: Float64Array, *, is_bounded: bool = False) -> None:
         """out = R(t). t and out: distinct contiguous arrays of the shape, or of fewer of its leading rows."""
         q, q_bits, t_bits = self._q[: len(t)], self._q_bits[: len(t)], t.view(np.int64)
         np.bitwise_and(t_bits, EXPONENT_MASK, out=q_bits)
@@ -133,38 +102,23 @@ class Rounder:
         if not is_bounded:
             np.multiply(out, self._to_brink, out=out)
             np.multiply(out, 1.0 / self._to_brink, out=out)
-        if is_signed:
-            np.bitwise_and(t_bits, SIGN_MASK, out=q_bits)
-            out_bits = out.view(np.int64)
-            np.bitwise_or(out_bits, q_bits, out=out_bits)
-
-    def chain(self, acc: Float64Array, terms: Array, t: Float64Array) -> None:
-        """acc = R(acc + term) for each term (count, *shape) in turn: bounded, and without the sign of a zero.
-
-        The same six passes as in `round`, without a Python call a step. t: a buffer, which keeps the last exact sum.
-        """
-        q, q_bits, t_bits, lowest = self._q, self._q_bits, t.view(np.int64), self._lowest
-        mask, factor = np.array(EXPONENT_MASK), np.array(self._factor)
-        add, subtract, multiply, bitwise_and, maximum = np.add, np.subtract, np.multiply, np.bitwise_and, np.maximum
-        for term in terms:
-            add(acc, term, t)
-            bitwise_and(t_bits, mask, q_bits)
-            maximum(q_bits, lowest, out=q_bits)
-            multiply(q, factor, q)
-            add(t, q, acc)
-            subtract(acc, q, acc)
-
-    def restore_signs(self, acc: Float64Array, t: Float64Array) -> None:
-        """Gives each zero of acc = R(t) the sign of t; the others have it."""
-        acc_bits = acc.view(np.int64)
-        np.bitwise_and(t.view(np.int64), SIGN_MASK, out=self._q_bits)
-        np.bitwise_or(acc_bits, self._q_bits, out=acc_bits)
+        np.bitwise_and(t_bits, SIGN_MASK, out=q_bits)
+        out_bits = out.view(np.int64)
+        np.bitwise_or(out_bits, q_bits, out=out_bits)
 
 
 def can_round(fmt: Format) -> bool:
     """True for the formats that `Rounder` knows: IEEE-like ones (all that it uses) of at most 25 bits."""
     is_like_ieee = fmt.has_infinity and fmt.nan == "ieee" and fmt.is_signed and fmt.has_zero
     return is_like_ieee and fmt.precision <= 25
+
+
+class Scale(Protocol):
+    """What terms take on, and how they are rounded then: `underflow_rounding.Steps`."""
+
+    factors: Float64Array
+
+    def round_products(self, products: Float64Array, room: Float64Array) -> None: ...
 
 
 class Products:
@@ -175,41 +129,57 @@ class Products:
     one rounding.
     """
 
-    def __init__(self, left: Array, right: Array, at: Precision, depth: int, dtype: np.dtype[Any]) -> None:
-        self.left, self.right, self.at, self.dtype = left, right, at, dtype
-        self._shape = (depth, left.shape[1], right.shape[1])
+    def __init__(self, left: Operands, right: Operands, at: Precision, depth: int, dtype: np.dtype[Any]) -> None:
+        self.sides, self.at, self.dtype, self.depth = (left, right), at, dtype, depth
+        self.left, self.right = left.wide, right.wide
+        self._shape = (depth, self.left.shape[1], self.right.shape[1])
+
+    @property
+    def spread(self) -> Spread:
+        """The bounds of the products of each k."""
+        return spread(*self.sides)
 
     @cached_property
     def _block(self) -> Array:
         return np.empty(self._shape, self.dtype)
 
     @cached_property
-    def _rounding(self) -> tuple[Rounder, Float64Array] | None:
-        product = self.at.product
-        if product is None or is_native(product, self.dtype):
-            return None
-        return Rounder(product, self._shape), np.empty(self._shape)
+    def _room(self) -> Float64Array:
+        return np.empty(self._shape)
 
-    def of(self, piece: Piece, *, is_bounded: bool = False, is_signed: bool = True) -> Array:
+    @cached_property
+    def _rounder(self) -> Rounder | None:
+        product = self.at.product
+        return None if product is None or is_native(product, self.dtype) else Rounder(product, self._shape)
+
+    def of(self, piece: Piece, *, is_bounded: bool = False) -> Array:
         """The terms of a piece (count, M, n). Good until the next call.
 
-        `is_bounded`: no product can round beyond the largest value of the product's format. `is_signed`: False where
-        the sign of a product that rounds to zero does not matter.
+        `is_bounded`: no product can round beyond the largest value of the product's format.
         """
+        block = self._multiplied(self.left[piece.ks].astype(self.dtype, copy=False), piece)
+        if self._rounder is None:
+            return block
+        rounded = self._room[: piece.length]
+        self._rounder.round(block, rounded, is_bounded=is_bounded)
+        return rounded
+
+    def scaled(self, piece: Piece, scale: Scale) -> Array:
+        """The terms of a piece (count, M, n) times the scale's factors. Good until the next call."""
+        block = self._multiplied(self.left[piece.ks] * scale.factors[: piece.length, None], piece)
+        if self.at.product is not None:
+            scale.round_products(block, self._room[: piece.length])
+        return block
+
+    def _multiplied(self, left: Array, piece: Piece) -> Array:
         block: Array = self._block[: piece.length]
-        left = self.left[piece.ks].astype(self.dtype, copy=False)
         right = self.right[piece.ks].astype(self.dtype, copy=False)
         usual = np.setbufsize(_SMALLEST_BUFFER)
         try:
             np.multiply(left[:, :, None], right[:, None, :], out=block)
         finally:
             np.setbufsize(usual)
-        if self._rounding is None:
-            return block
-        rounder, room = self._rounding
-        rounded = room[: piece.length]
-        rounder.round(block, rounded, is_bounded=is_bounded, is_signed=is_signed)
-        return rounded
+        return block
 
     def wide(self, k: int) -> Float64Array:
         """Term k (M, n) by the evident form, in float64."""

@@ -1,0 +1,160 @@
+"""Rounding to a narrow format by three float64 operations, in which the hardware's own rounding does all the work.
+
+A number t that is kept scaled up is rounded to p bits where t and 2^S t, S = 53 - p, are added: float64's last bit is
+then p's. Where that sum lies at the lower end of float64's range, its last bit stops at 2^-1074, just as the last bit
+of a narrow subnormal stops: so the scale is chosen that the two stops are the same one. Start reading at `Steps`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.precision import Precision
+from softfloat_llm.numerics.tiles import term_bits
+
+_LOWEST = -1074  # 2^-1074 is float64's smallest value
+_LOWEST_NORMAL = -1022
+_FEWEST = 8  # steps in a row that are worth it: scaling the sum takes two passes more
+
+
+class Constants(NamedTuple):
+    """What rounding to a format takes: of a t that is given as D = 2^s t, it makes 2^(s - shift) R(t).
+
+    d = 2^shift t is an even multiple of R(t)'s last place wherever t lies in the middle of two values, so that
+    d + t, rounded to float64, is d + R(t), ties to even:
+
+        c = D (2^-shift + 1) 2^(low - s)        one rounding; float64's last bit is that of R(t), times 2^(low - shift)
+        C = c 2^(s - low)                       exact
+        C - D = 2^(s - shift) R(t)              exact
+
+    low puts the format's smallest subnormal on 2^-1074. **Right** where
+
+    * t is a multiple of 2^-shift smallest subnormals (so that d is one of the last place everywhere);
+    * |t| is not beyond the format's range;
+    * t has at most 52 bits or does not lie within 2^(m - shift) below a power of two 2^m: there d + t crosses into the
+      next binade, where only an even multiple of the last place below is one of the last place above.
+
+    A zero that comes out is +0. On CPUs on which subnormal numbers are slow, c is one only where R(t) is.
+    Source: the sum that cuts a number in two is Veltkamp's (Dekker, A floating-point technique for extending the
+    available precision, 1971); that ties go to even, and the underflow, are argued here and tested exhaustively.
+    """
+
+    shift: int
+    low: int
+    top: int
+    """The largest s: 2^(s - low) must be a float64."""
+
+    def down(self, s: int) -> float:
+        return float(np.ldexp(1.0 + 2.0**-self.shift, self.low - s))
+
+    def back(self, s: int) -> float:
+        return 2.0 ** (s - self.low)
+
+
+@lru_cache(maxsize=64)
+def constants_of(fmt: Format) -> Constants | None:
+    """The constants of a format; None where float64's range is too small for them."""
+    shift, lowest = 53 - fmt.precision, exponent_of(fmt.smallest_subnormal)
+    low = shift + _LOWEST - lowest
+    top = 1022 + low
+    return Constants(shift, low, top) if top + fmt.emax + 2 <= 1023 else None
+
+
+def exponent_of(power: float) -> int:
+    """The exponent of a power of two."""
+    return int(np.frexp(power)[1]) - 1
+
+
+class Steps:
+    """acc = R(acc + term) for up to `count` terms in turn, four passes a step (three, where no term needs a floor).
+
+    Each step leaves the sum 2^-shift times as large as it found it, so each term is given 2^-shift times as large as
+    the one before: `factors`, which the operands take on. Rounded products come out so too (`round_products`).
+    """
+
+    def __init__(self, at: Precision, count: int, top: int) -> None:
+        acc, product = constants_of(_format(at)), None if at.product is None else constants_of(at.product)
+        assert acc is not None
+        self.count, self.shift = count, acc.shift
+        scales = [top - acc.shift * j for j in range(count + 1)]
+        ahead = 0 if product is None else product.shift
+        self.factors = np.ldexp(1.0, np.array(scales[:count]) + ahead)
+        self._start = np.array(2.0 ** scales[0])
+        self._ends = [np.array(2.0**-s) for s in scales]
+        self._down, self._back = _all(acc.down, scales[:count]), _all(acc.back, scales[:count])
+        self._times = np.array(1.0 + 2.0**-acc.shift)
+        if product is not None:
+            ahead_scales = [s + product.shift for s in scales[:count]]
+            self._down_product = np.array([product.down(s) for s in ahead_scales])[:, None, None]
+            self._back_product = np.array([product.back(s) for s in ahead_scales])[:, None, None]
+
+    def run(self, acc: Float64Array, terms: Array, t: Float64Array, c: Float64Array, *, has_floor: bool) -> None:
+        """acc (M, n) = R(acc + term) for each of the terms (count, M, n), which carry `factors`. t, c: buffers (M, n).
+
+        `has_floor`: False where every term is a multiple of the smallest subnormal, so that no sum is below its place.
+        """
+        add, multiply, subtract = np.add, np.multiply, np.subtract
+        multiply(acc, self._start, acc)
+        if has_floor:
+            for term, down, back in zip(terms, self._down, self._back, strict=False):
+                add(acc, term, t)
+                multiply(t, down, c)
+                multiply(c, back, c)
+                subtract(c, t, acc)
+        else:
+            times = self._times
+            for term in terms:
+                add(acc, term, t)
+                multiply(t, times, c)
+                subtract(c, t, acc)
+        multiply(acc, self._ends[len(terms)], acc)
+
+    def round_products(self, products: Float64Array, room: Float64Array) -> None:
+        """products (count, M, n), which carry `factors`, rounded to the product's format. room: a buffer like them."""
+        n = len(products)
+        np.multiply(products, self._down_product[:n], out=room)
+        np.multiply(room, self._back_product[:n], out=room)
+        np.subtract(room, products, out=products)
+
+
+def _all(constant: Any, scales: list[int]) -> list[Array]:
+    """As arrays without dimensions, which a ufunc takes without making anything of them first."""
+    return [np.array(constant(s)) for s in scales]
+
+
+def _format(at: Precision) -> Format:
+    assert at.acc.format is not None
+    return at.acc.format
+
+
+@lru_cache(maxsize=64)
+def steps_of(at: Precision) -> Steps | None:
+    """The steps of a precision, or None where its formats do not allow them.
+
+    With w bits in a term, only a lone trifle |term| <= 2^(m - shift) can bring acc + term so close below 2^m that it
+    matters, if w + 2p <= 52: a larger term that cancels down to that has not so many bits. `reach` is about the rest.
+    """
+    fmt = _format(at)
+    acc, product = constants_of(fmt), None if at.product is None else constants_of(at.product)
+    if acc is None or (at.product is not None and product is None) or at.storage.precision > 26:
+        return None
+    if term_bits(at) + 2 * fmt.precision > 52:
+        return None
+    top = acc.top if product is None else min(acc.top, product.top - product.shift)
+    lowest = min(exponent_of(fmt.smallest_subnormal) - acc.shift, exponent_of(at.storage.smallest_subnormal))
+    count = (top - _LOWEST_NORMAL + lowest) // acc.shift + 1
+    return Steps(at, count, top) if count >= _FEWEST else None
+
+
+def reach(fmt: Format, largest_sum: Any) -> Any:
+    """A nonzero term below this may come too close to a power of two under sums of this size: see `Constants`."""
+    return largest_sum * 2.0 ** (1 - (53 - fmt.precision))
+
+
+def keeps_floor(fmt: Format, lowest_bits: Any) -> Any:
+    """True where numbers whose last bits are not below `lowest_bits` can be rounded: `Constants`' first condition."""
+    return lowest_bits >= fmt.smallest_subnormal * 2.0 ** -(53 - fmt.precision)
