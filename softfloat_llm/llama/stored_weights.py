@@ -1,6 +1,14 @@
-"""Weights as a recipe's sites store them: rounded, or decoded from blocks that share a scale, when first asked for."""
+"""Weights as a recipe's sites store them: rounded, or decoded from blocks that share a scale, when first asked for.
+
+A product takes the columns of W^T side by side, where a checkpoint has the rows of W. What is kept between passes is
+therefore kept turned: the transpose of an array in Fortran's order is one in C's.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
 
 from softfloat_llm.errors import RecipeError
 from softfloat_llm.llama.taps import as_scaled, stored
@@ -11,21 +19,25 @@ from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
 
-_KEPT = 1 << 29  # bytes of rounded weights that are kept between passes; the others are rounded again each time
+_KEPT = 1 << 29  # bytes of weights that are kept between passes; the others are rounded, and turned, again each time
+
+
+_TURNED_AT_ONCE = 128  # rows: a strip whose cache lines are still there when their next words are taken
 
 
 class StoredWeights:
     """Weights as the recipe's sites store them, each rounded when it is first asked for.
 
-    A tensor that lies in the storage format already, or in a narrower one, is passed on as it is (memory mapped).
+    A tensor that lies in the storage format already, or in a narrower one, is passed on as it is (memory mapped); when
+    a linear layer asks for it again, it is kept turned.
     `lost` counts what scaled storage (the option `weights`) clipped, flushed or made NaN, by tensor.
     """
 
     def __init__(self, weights: Weights, recipe: Recipe) -> None:
         self.weights, self.recipe, self.config = weights, recipe, weights.config
         self.lost: dict[str, Counts] = {}
-        self._rounded: dict[tuple[str, str, str], Array] = {}
-        self._bytes = 0
+        self._kept: dict[tuple[str, str, str], Array] = {}
+        self._bytes, self._asked = 0, Counter[str]()
 
     def __getitem__(self, name: str) -> Array:
         return self.weights[name]
@@ -56,16 +68,38 @@ class StoredWeights:
         return weight, None if bias is None else self._at(spec, f"{name}.bias", bias, "plain")
 
     def _at(self, spec: SiteSpec, name: str, tensor: Array, scaling: str) -> Array:
-        if scaling == "plain" and format_of(tensor.dtype).is_subset_of(spec.storage):
-            return tensor
         key = (name, str(spec.precision), scaling)
-        if key in self._rounded:
-            return self._rounded[key]
+        is_plain = scaling == "plain" and format_of(tensor.dtype).is_subset_of(spec.storage)
+        if is_plain:
+            key = (name, "", "")
+            self._asked[name] += 1
+            if tensor.ndim == 1 or self.weights.is_large or self._asked[name] < 2:
+                return tensor
+        if key in self._kept:
+            return self._kept[key]
+        weight = tensor if is_plain else self._rounded(spec, name, tensor, scaling)
+        return self._keep(key, weight)
+
+    def _rounded(self, spec: SiteSpec, name: str, tensor: Array, scaling: str) -> Array:
         decoded, lost = as_scaled(tensor, scaling)
-        rounded = stored(decoded, spec.storage, spec.named(name).precision)
         if lost is not None:
             self.lost[name] = lost
-        if self._bytes + rounded.nbytes <= _KEPT:
-            self._rounded[key] = rounded
-            self._bytes += rounded.nbytes
-        return rounded
+        return stored(decoded, spec.storage, spec.named(name).precision)
+
+    def _keep(self, key: tuple[str, str, str], weight: Array) -> Array:
+        """The weight, turned and kept where there is room."""
+        if self._bytes + weight.nbytes > _KEPT:
+            return weight
+        turned = _turned(weight)
+        turned.flags.writeable = False
+        self._kept[key] = turned
+        self._bytes += turned.nbytes
+        return turned
+
+
+def _turned(weight: Array) -> Array:
+    """The same values in Fortran's order. weight (N, K), or anything of one dimension."""
+    turned = np.empty(weight.shape, weight.dtype, order="F")
+    for start in range(0, len(weight), _TURNED_AT_ONCE):
+        turned[start : start + _TURNED_AT_ONCE] = weight[start : start + _TURNED_AT_ONCE]
+    return turned

@@ -5,9 +5,9 @@ Start reading at `spread`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import weakref
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from softfloat_llm.numerics.formats import Array, Float64Array, bf16, f16
 
 _ROWS_AT_ONCE = 64  # of the magnitudes that are looked at: the temporaries stay small
 _CODES_AT_ONCE = 1 << 14  # they stay in the first-level cache
+Codes = npt.NDArray[np.uint16]
 _MAGNITUDE = np.uint16(0x7FFF)
 _ABOVE_ALL = np.uint16(0xFFFF)
 
@@ -31,17 +32,23 @@ class Extent(NamedTuple):
     has_zero: npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class Operands:
-    """One side of a tile: `wide` (K, n) in the kernel's dtype, contiguous, and the same values as they are stored."""
+class Stored:
+    """Operands as they are stored (K, n), whose extent is found when it is first asked for."""
 
-    wide: Array
-    stored: Array
+    def __init__(self, block: Array) -> None:
+        self._block = block
 
     @cached_property
     def extent(self) -> Extent:
-        """Of each k, over the tile."""
-        return extent_of(self.stored)
+        """Of each k, over all n."""
+        return _remembered(self._block)
+
+
+class Operands(NamedTuple):
+    """One side of a tile: `wide` (K, n) in the kernel's dtype, contiguous; `stored` has them, and maybe others too."""
+
+    wide: Array
+    stored: Stored
 
 
 class Spread(NamedTuple):
@@ -62,17 +69,45 @@ class Spread(NamedTuple):
 
 def spread(left: Operands, right: Operands) -> Spread:
     """The bounds of the products of a tile, left (K, M) and right (K, n)."""
-    a, b = left.extent, right.extent
+    a, b = left.stored.extent, right.stored.extent
     return Spread(a.smallest * b.smallest, a.largest * b.largest, a.has_zero | b.has_zero)
+
+
+_kept: dict[tuple[Any, ...], tuple[weakref.ref[Any], Extent]] = {}
+_MOST_KEPT = 1 << 12
+
+
+def _remembered(block: Array) -> Extent:
+    """`extent_of`, kept where the block lies in memory that nobody may write to (weights, which come again)."""
+    owner = _read_only_owner(block)
+    if owner is None:
+        return extent_of(block)
+    key = (block.ctypes.data, block.shape, block.strides, block.dtype)
+    kept = _kept.get(key)
+    if kept is None or kept[0]() is not owner:  # another array has had this place
+        if len(_kept) >= _MOST_KEPT:
+            _kept.clear()
+        _kept[key] = kept = (weakref.ref(owner), extent_of(block))
+    return kept[1]
+
+
+def _read_only_owner(block: Array) -> Any:
+    """The array that a view is of, where that is a map for reading or not writeable; else None."""
+    owner: Any = block
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, np.memmap):
+        return owner if owner.mode == "r" else None
+    return owner if owner.base is None and not owner.flags.writeable else None
 
 
 def extent_of(block: Array) -> Extent:
     """The extent of each row of a block (K, n), in any dtype that holds floats."""
-    if block.dtype in (f16.dtype, bf16.dtype):
+    if block.dtype in (f16.dtype, bf16.dtype) and block.size:
         return _extent_of_codes(block)
     if block.dtype.itemsize < 4:
         block = block.astype(np.float32)
-    bounds, has_zero = np.zeros((2, block.shape[0])), np.zeros(block.shape[0], np.bool_)
+    bounds = np.zeros((2, block.shape[0]))
     for start in range(0, block.shape[0] if block.shape[1] else 0, _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)
         magnitudes = np.abs(block[rows])
@@ -86,15 +121,48 @@ def extent_of(block: Array) -> Extent:
 
 def _extent_of_codes(block: Array) -> Extent:
     """Of float16 or bfloat16: without the sign, codes are ordered as the magnitudes; a zero, one less, is the top."""
-    codes = block.T.view(np.uint16)  # (n, K)
-    smallest, largest = np.full(block.shape[0], _ABOVE_ALL), np.zeros(block.shape[0], np.uint16)
-    lowered = np.zeros_like(largest)
-    at_once = max(1, _CODES_AT_ONCE // max(1, block.shape[0]))
-    for start in range(0, len(codes), at_once):
-        words = codes[start : start + at_once] & _MAGNITUDE
-        np.maximum(largest, np.maximum.reduce(words, axis=0), out=largest)
-        np.subtract(words, np.uint16(1), out=words)
-        np.minimum(smallest, np.minimum.reduce(words, axis=0), out=smallest)
-        np.maximum(lowered, np.maximum.reduce(words, axis=0), out=lowered)
-    low, high = ((x.view(block.dtype)).astype(np.float64) for x in (smallest + np.uint16(1), largest))
+    is_turned = block.T.flags.c_contiguous and not block.flags.c_contiguous
+    codes = (block.T if is_turned else np.ascontiguousarray(block)).view(np.uint16)
+    smallest, largest, lowered = (_of_rows_turned if is_turned else _of_rows)(codes)
+    low, high = (x.view(block.dtype).astype(np.float64) for x in (smallest + np.uint16(1), largest))
     return Extent(np.where(smallest == _ABOVE_ALL, np.inf, low), high, lowered == _ABOVE_ALL)
+
+
+def _of_rows(codes: Codes) -> tuple[Codes, Codes, Codes]:
+    """Of each row of codes (K, n): the smallest less one, the largest, the largest less one."""
+    found = np.empty((3, len(codes)), np.uint16)
+    at_once = max(1, _CODES_AT_ONCE // codes.shape[1])
+    for start in range(0, len(codes), at_once):
+        rows = slice(start, start + at_once)
+        words = codes[rows] & _MAGNITUDE
+        np.maximum.reduce(words, axis=1, out=found[1, rows])
+        np.subtract(words, np.uint16(1), out=words)
+        np.minimum.reduce(words, axis=1, out=found[0, rows])
+        np.maximum.reduce(words, axis=1, out=found[2, rows])
+    return found[0], found[1], found[2]
+
+
+def _of_rows_turned(codes: Codes) -> tuple[Codes, Codes, Codes]:
+    """The same of the columns of codes (n, K): many rows against as many, until one is left."""
+    rows = min(len(codes), max(1, _CODES_AT_ONCE * 4 // codes.shape[1]))
+    shape = (rows, codes.shape[1])
+    smallest, largest, lowered = np.full(shape, _ABOVE_ALL), np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
+    room = np.empty(shape, np.uint16)
+    for start in range(0, len(codes), rows):
+        here = codes[start : start + rows]
+        n, words = len(here), room[: len(here)]
+        np.bitwise_and(here, _MAGNITUDE, out=words)
+        np.maximum(largest[:n], words, out=largest[:n])
+        np.subtract(words, np.uint16(1), out=words)
+        np.minimum(smallest[:n], words, out=smallest[:n])
+        np.maximum(lowered[:n], words, out=lowered[:n])
+    return _folded(smallest, np.minimum), _folded(largest, np.maximum), _folded(lowered, np.maximum)
+
+
+def _folded(rows: Codes, ufunc: np.ufunc) -> Codes:
+    """The ufunc of all rows. Changes them."""
+    while len(rows) > 1:
+        half = len(rows) // 2
+        ufunc(rows[:half], rows[-half:], out=rows[:half])
+        rows = rows[: len(rows) - half]
+    return rows[0]

@@ -17,7 +17,7 @@ import numpy as np
 from softfloat_llm.errors import PrecisionError, nearest
 from softfloat_llm.numerics import exact_products
 from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
-from softfloat_llm.numerics.extents import Operands
+from softfloat_llm.numerics.extents import Operands, Stored
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
 from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
@@ -63,7 +63,7 @@ def matmul(
     kit = kit_of(backend)
     path = path_of(at)
     out = np.empty((a.shape[0], b.shape[1]), np.float32 if at.acc.format is f32 else np.float64)
-    job = _Job(a, b, at, init, out, path, kit)
+    job = _Job(a, b, at, init, out, path, kit, Stored(b))
     columns = list(_ranges(b.shape[1], _columns(a.shape, b.shape[1], at, workers)))
     if workers > 1 and len(columns) > 1:
         list(_pool(workers).map(lambda part: _run_columns(job, part), columns))
@@ -81,6 +81,7 @@ class _Job(NamedTuple):
     out: Array
     path: Path
     kit: Kit
+    stored_b: Stored
 
 
 @lru_cache(maxsize=4)
@@ -181,17 +182,17 @@ def _ranges(n: int, size: int) -> Iterator[slice]:
 def _run_columns(job: _Job, columns: slice) -> None:
     """All rows of a by some columns of b, into their place in the result."""
     with np.errstate(all="ignore"):
-        right = _side(job.b[:, columns], "b", job)
+        right = _side(job.b[:, columns], "b", job, job.stored_b)
         for rows in _ranges(job.a.shape[0], max(_ROWS, _TILE // max(1, right.wide.shape[1]))):
-            left = _side(job.a[rows].T, "a", job)
+            left = _side(job.a[rows].T, "a", job, Stored(job.a[rows].T))
             start = None if job.init is None else job.init[rows, columns]
             job.out[rows, columns] = _run_tile(left, right, job, start)
 
 
-def _side(block: Array, name: str, job: _Job) -> Operands:
+def _side(block: Array, name: str, job: _Job, stored: Stored) -> Operands:
     """A block of operands, widened."""
     wide = carried(block, name, job.at, _carrier(job.at), job.kit.widen)
-    return Operands(wide, wide if "daz" in job.at.subnormals.storage else block)
+    return Operands(wide, Stored(wide) if "daz" in job.at.subnormals.storage else stored)
 
 
 def _run_tile(left: Operands, right: Operands, job: _Job, start: Float64Array | None) -> Array:

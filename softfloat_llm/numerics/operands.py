@@ -25,6 +25,7 @@ _UPPER_HALF = np.uint32(0xFFFF_0000)
 _F16_IN_F32 = np.uint32(0x8FFF_E000).view(np.int32)  # sign, 5 exponent and 10 trailing bits
 _F32_TOP = np.uint32(0x7F80_0000)  # the exponent of infinities and NaN
 _TURNED_AT_ONCE = 128  # rows: a strip whose words stay in the first-level cache (benchmarks/bench_matmul.py, widening)
+_WIDENED_AT_ONCE = 1 << 15  # elements of float16: a few passes over them stay in the cache
 _CHECKED_AT_ONCE = 1 << 14  # elements: the check's float64 temporaries stay in the cache
 
 
@@ -120,8 +121,11 @@ def widened(block: Array, dtype: np.dtype[Any]) -> Array:
     Formats of one byte are looked up in the table of all their codes: 0.9 ns an element, where the casts of ml_dtypes'
     8-bit types take 10 ns. Float16 takes 0.3 ns by its bits, 1 to 2 ns by a cast (benchmarks/bench_matmul.py).
     """
-    if dtype == np.float32 and block.dtype in (bf16.dtype, f16.dtype) and _has_even_columns(block.T):
+    has_rows = block.strides[1] == block.itemsize or block.shape[1] == 1
+    if dtype == np.float32 and block.dtype in (bf16.dtype, f16.dtype) and not has_rows and _has_even_columns(block.T):
         return _widened_pairs(block.T)
+    if dtype == np.float32 and block.dtype == f16.dtype and has_rows:
+        return _widened_f16(block)
     flat = np.ascontiguousarray(block)
     if flat.dtype.itemsize > 2 or flat.dtype == bf16.dtype or flat.dtype.kind in "biu":
         return flat.astype(dtype, copy=False)
@@ -152,6 +156,18 @@ def _widened_pairs(rows: Array) -> Array:
         return _from_upper_f16(wide)
     np.bitwise_and(turned, _UPPER_HALF, out=wide[1::2])
     return wide.view(np.float32)  # a bf16 is the upper half of the float32 of its value
+
+
+def _widened_f16(block: Array) -> Array:
+    """A block of f16 (rows, columns), each row contiguous, as float32, a few rows at a time."""
+    codes, wide = block.view(np.uint16), np.empty(block.shape, _WORD)
+    at_once = max(1, _WIDENED_AT_ONCE // max(1, block.shape[1]))
+    for start in range(0, len(codes), at_once):
+        words = wide[start : start + at_once]
+        np.copyto(words, codes[start : start + at_once])
+        np.left_shift(words, 16, out=words)
+        _from_upper_f16(words)
+    return wide.view(np.float32)
 
 
 def _from_upper_f16(words: Array) -> Array:
