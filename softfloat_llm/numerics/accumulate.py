@@ -112,7 +112,9 @@ class NativeF32(Plain):
         return state + term.astype(np.float32)
 
     def enter_all(self, state: Any, terms: Iterable[Float64Array]) -> Any:
-        return np.add.accumulate(np.stack([state, *terms], dtype=np.float32, casting="same_kind"), axis=0)[-1]
+        rest = terms.astype(np.float32) if isinstance(terms, np.ndarray) else np.stack([state, *terms])[1:]
+        rows = np.concatenate([state[None], rest], dtype=np.float32, casting="same_kind")
+        return np.add.accumulate(rows, axis=0, out=rows)[-1]
 
     def value(self, state: Any) -> Float64Array:
         return widen(state)
@@ -207,7 +209,7 @@ def follow(
                 case "term":
                     stack.append(arithmetic.start(arithmetic.rounded(terms(argument))))
                 case "enter":
-                    stack[-1] = arithmetic.enter_all(stack[-1], (terms(k) for k in argument))
+                    stack[-1] = arithmetic.enter_all(stack[-1], _taken(terms, argument))
                 case "add":
                     other = stack.pop()
                     stack[-1] = arithmetic.join(stack[-1], other)
@@ -218,6 +220,14 @@ def follow(
                     stack.append(arithmetic.start(partial))
         total = arithmetic.value(stack.pop())
         return total if starts_at_init or init is None else arithmetic.add(init, total)
+
+
+def _taken(terms: Terms, ks: Sequence[int]) -> Iterable[Float64Array]:
+    """The terms of these k: one array where they lie in one."""
+    array = getattr(terms, "__self__", None)
+    if isinstance(array, np.ndarray):  # its __getitem__
+        return cast(Array, array[list(ks)])
+    return (terms(k) for k in ks)
 
 
 def exact_sum(terms: Float64Array, at: Precision) -> Float64Array:

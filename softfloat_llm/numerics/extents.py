@@ -51,6 +51,20 @@ class Operands(NamedTuple):
     stored: Stored
 
 
+def extremes(left: Operands, right: Operands) -> tuple[float, float]:
+    """Bounds of |a*b| over a whole tile: the smallest that is not zero (inf: none), and the largest (or NaN).
+
+    left is looked at itself, as it is small.
+    """
+    magnitude = np.abs(left.wide)
+    low, high = magnitude.min(initial=np.inf), magnitude.max(initial=0.0)
+    if low == 0:
+        low = np.minimum.reduce(magnitude, axis=None, where=magnitude > 0, initial=np.inf)
+    extent = right.stored.extent
+    with np.errstate(invalid="ignore"):  # inf * 0
+        return float(low * extent.smallest.min(initial=np.inf)), float(high * extent.largest.max(initial=0.0))
+
+
 class Spread(NamedTuple):
     """For each k, bounds of |a*b| over a tile (K,): the smallest that is not zero (inf: none), and the largest.
 

@@ -17,7 +17,7 @@ import numpy as np
 from softfloat_llm.errors import PrecisionError, nearest
 from softfloat_llm.numerics import exact_products
 from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
-from softfloat_llm.numerics.extents import Operands, Stored
+from softfloat_llm.numerics.extents import Operands, Stored, extremes
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
 from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
@@ -30,6 +30,7 @@ from softfloat_llm.numerics.steps import (
     Native,
     Path,
     Steps,
+    all_exact_in_float32,
     exact_in_float32,
     flushes,
     largest_sum,
@@ -226,6 +227,9 @@ def _numpy_steps(products: Products, at: Precision, path: Path, start: Float64Ar
     """The steps of a fast path on this tile, or None where the tile's values allow none."""
     is_always_exact = path == "native" and not flushes(at) and (at.product is not None or _fits_float32(at))
     if is_always_exact:
+        return Native(products, at, None)
+    is_float32 = products.dtype == np.float32 and at.product is None and not flushes(at)
+    if path == "native" and is_float32 and all_exact_in_float32(at, *extremes(*products.sides)):
         return Native(products, at, None)
     bounds = products.spread
     match path:

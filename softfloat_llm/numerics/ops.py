@@ -15,7 +15,7 @@ import numpy as np
 
 from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics.exact import round_exact
-from softfloat_llm.numerics.formats import Float64Array, Format, format_of
+from softfloat_llm.numerics.formats import Float64Array, Format, f32, format_of
 from softfloat_llm.numerics.rounding import (
     SUBNORMALS,
     as_float64,
@@ -125,14 +125,14 @@ def _run(
         raise FormatError(f"{what} of plain numbers needs the format of its result, such as fmt='bf16'.")
     out = format_of(fmt) if fmt is not None else operand_format
     assert out is not None
-    wide = _broadcast([_wide_operand(o, what) for o in operands], what)
+    wide = _fitting([_wide_operand(o, what) for o in operands], what)
     if "daz" in subnormals:
         wide = tuple(flush(w, operand_format or out) for w in wide)
     with np.errstate(all="ignore"):
-        if all(_fits_f32(w) for w in wide):
+        if all(_is_f32(o) or _fits_f32(w) for o, w in zip(operands, wide, strict=True)):
             rounded = in_float64(wide, out, mode, subnormals)
         else:
-            rounded = _by_fractions(as_fraction, wide, out, mode, subnormals)
+            rounded = _by_fractions(as_fraction, np.broadcast_arrays(*wide), out, mode, subnormals)
     return rounded.item() if rounded.ndim == 0 else carry(rounded, out)
 
 
@@ -143,12 +143,20 @@ def _wide_operand(operand: Any, what: str) -> Float64Array:
     return wide
 
 
-def _broadcast(operands: list[Float64Array], what: str) -> tuple[Float64Array, ...]:
+def _fitting(operands: list[Float64Array], what: str) -> tuple[Float64Array, ...]:
+    """The operands, once it is certain that they broadcast."""
     try:
-        return tuple(np.broadcast_arrays(*operands))
+        np.broadcast_shapes(*(operand.shape for operand in operands))
     except ValueError:
         shapes = " and ".join(str(operand.shape) for operand in operands)
         raise FormatError(f"{what} of arrays of the shapes {shapes}: they do not broadcast.") from None
+    return tuple(operands)
+
+
+def _is_f32(operand: Any) -> bool:
+    """True for an array whose dtype float32 holds."""
+    dtype = getattr(operand, "dtype", None)
+    return dtype is not None and dtype.kind not in "iub" and dtype.itemsize <= 4
 
 
 def _fits_f32(x: Float64Array) -> bool:
@@ -156,11 +164,14 @@ def _fits_f32(x: Float64Array) -> bool:
 
 
 def _add_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
+    """To f32, ties to even: rounding to float64 first is harmless, which has 2 * 24 + 2 bits (Figueroa 1995)."""
+    if fmt is f32 and mode == "ties_to_even":
+        return round_wide(wide[0] + wide[1], fmt, subnormals=subnormals)
     return round_sum(wide[0], wide[1], fmt, mode, subnormals=subnormals)
 
 
 def _sub_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
-    return round_sum(wide[0], -wide[1], fmt, mode, subnormals=subnormals)
+    return _add_wide((wide[0], -wide[1]), fmt, mode, subnormals)
 
 
 def _mul_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
@@ -176,6 +187,14 @@ def _fma_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Arra
 
 
 def _div_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
+    """Ties to even, to at most 24 bits: rounding to float64 first is harmless.
+
+    The middle m of two values has 25 bits at most. Unless x/y is m, x - m*y is at least one of the last places of m*y,
+    which has 49 bits: x/y is further from m than float64's rounding can carry it.
+    """
+    if mode == "ties_to_even" and fmt.precision <= 24:
+        quotient = wide[0] / wide[1]
+        return round_wide(quotient if fmt.has_nan else unsigned_nan(quotient), fmt, subnormals=subnormals)
     return round_pair(*_div_pair(*wide), fmt, mode, subnormals=subnormals)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -115,6 +115,18 @@ class Precision:
         }.items():
             object.__setattr__(self, name, value)
         self._check()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Kept: a precision is asked for it many times in each pass."""
+        return hash(tuple(getattr(self, each.name) for each in fields(self)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is kept: another process has other hashes of texts."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def _check(self) -> None:
         """Storage f64 is for looking: its products are not exact in float64, so they must be asked for as rounded."""

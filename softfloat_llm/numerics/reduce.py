@@ -18,7 +18,7 @@ from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
-from softfloat_llm.numerics.rounding import carry, round_wide, widen
+from softfloat_llm.numerics.rounding import carry, round_block
 
 PrecisionLike = str | Precision | Mapping[str, Any]
 
@@ -175,8 +175,8 @@ def rounded_output(acc: Array, at: Precision) -> Stages:
     if at.acc.format is None:
         out = carry(acc, at.output)
         return Stages(out, out)
-    out = round_wide(widen(acc), at.output, **at.rules("output"))
-    return Stages(carry(acc, at.acc.format), carry(out, at.output))
+    kept = carry(acc, at.acc.format)
+    return Stages(kept, round_block(kept, at.output, **at.rules("output")))
 
 
 def _public(out: Array) -> Any:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from softfloat_llm.numerics import underflow_rounding
 from softfloat_llm.numerics.accumulate import Plain, arithmetic_of
+from softfloat_llm.numerics.einsum_loops import can_sum, is_sequential, products_are_rounded, sums_of_products
 from softfloat_llm.numerics.extents import Spread
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
-from softfloat_llm.numerics.einsum_loops import can_sum, is_sequential, products_are_rounded, sums_of_products
 from softfloat_llm.numerics.operands import Widen
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_wide, two_sum
@@ -138,6 +138,11 @@ class Native(OnTile):
 
     def _terms(self, piece: Piece) -> Array:
         return self.products.of(piece).astype(self.dtype, copy=False)
+
+
+def all_exact_in_float32(at: Precision, smallest: float, largest: float) -> bool:
+    """True where every product of a tile is exact: `exact_in_float32` for the extremes of the whole tile."""
+    return largest <= f32.max and smallest * 2.0 ** -term_bits(at) >= f32.smallest_subnormal
 
 
 def exact_in_float32(at: Precision, bounds: Spread) -> OkMask:

@@ -42,7 +42,6 @@ class Piece(NamedTuple):
         first, end = self.ks.start + step * start, self.ks.start + step * stop
         return Piece(slice(first, end if end >= 0 else None, step), stop - start)
 
-
     def parts(self, depth: int) -> Iterator[Piece]:
         """The piece in pieces of at most `depth`."""
         if self.length <= depth:
