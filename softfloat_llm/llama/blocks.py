@@ -6,18 +6,30 @@ positions, D hidden, F mlp size, N columns, K summed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
-from softfloat_llm.llama.products import product
+from softfloat_llm.llama.products import product, products
 from softfloat_llm.llama.taps import Taps, as_scaled, entered_values, exponential, given_values, terms_left
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
+from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.site_specs import SiteSpec
 
 # --- linear layers ----------------------------------------------------------------------------------------------------
+
+
+class Layer(NamedTuple):
+    """A linear layer: weight (N, K) and bias (N,) in the site's storage."""
+
+    weight: Array
+    spec: SiteSpec
+    bias: Array | None = None
 
 
 def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None, crew: Crew = ALONE) -> Taps:
@@ -26,15 +38,36 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
     **Rounds:** x as the option `activations` says, then to the storage; then as `reduce.matmul`. A bias is added to the
     accumulator, in its format, before the rounding to the output; to an exact accumulator it is one more term.
     """
-    sizes = {"M": x.shape[0], "N": weight.shape[0]}
-    spec = spec.shaped(**sizes, K=weight.shape[1])
-    at = spec.precision
+    layer = Layer(weight, _shaped(weight, spec, x), bias)
     scaled, lost = as_scaled(x, spec.options["activations"])
-    entered = entered_values(scaled, spec)
-    is_term = bias is not None and at.acc.format is None
-    acc, out = product(entered, weight.T, spec, init=bias if is_term else None, crew=crew)
-    if bias is not None and not is_term:
-        acc, out = _with_bias(acc, bias, at)
+    entered = entered_values(scaled, layer.spec)
+    init = bias if layer.spec.precision.acc.format is None else None
+    stages = product(entered, weight.T, layer.spec, init=init, crew=crew)
+    return _taps_of(layer, entered, stages, lost)
+
+
+def linears(x: Array, layers: Sequence[Layer], *, crew: Crew = ALONE) -> list[Taps]:
+    """Several layers of one input, as `linear` makes each of them."""
+    shaped = [layer._replace(spec=_shaped(layer.weight, layer.spec, x)) for layer in layers]
+    takes = {(layer.spec.options["activations"], layer.spec.storage, str(layer.spec.precision.rules("storage")))
+             for layer in shaped}  # fmt: skip
+    if len(takes) > 1 or any(layer.spec.precision.acc.format is None for layer in shaped):
+        return [linear(x, layer.weight, layer.spec, bias=layer.bias, crew=crew) for layer in layers]
+    scaled, lost = as_scaled(x, shaped[0].spec.options["activations"])
+    entered = entered_values(scaled, shaped[0].spec)
+    made = products(entered, [layer.weight.T for layer in shaped], [layer.spec for layer in shaped], crew=crew)
+    return [_taps_of(layer, entered, stages, lost) for layer, stages in zip(shaped, made, strict=True)]
+
+
+def _shaped(weight: Array, spec: SiteSpec, x: Array) -> SiteSpec:
+    return spec.shaped(M=x.shape[0], N=weight.shape[0], K=weight.shape[1])
+
+
+def _taps_of(layer: Layer, entered: Array, stages: reduce.Stages, lost: Counts | None) -> Taps:
+    """The taps of a layer whose spec is `shaped`. entered (T, K)."""
+    weight, spec, bias = layer
+    at, sizes = spec.precision, {"M": entered.shape[0], "N": weight.shape[0]}
+    acc, out = stages if bias is None or at.acc.format is None else _with_bias(stages.acc, bias, at)
 
     def terms(index: tuple[int, ...]) -> tuple[int, int]:
         row, column = index

@@ -8,7 +8,7 @@ which goes through one sequence at a time: no row ever meets a neighbour.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,9 +93,9 @@ def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     heads, groups, size, prefix = config.num_attention_heads, config.num_key_value_heads, config.head_dim, LAYER % layer
     cos, sin = table[:, : size // 2], table[:, size // 2 :]  # (B*T, C/2) each
     h = run.norm("norm.input", x, prefix + "input_layernorm.weight")  # (B*T, D)
-    q = run.dense("attn.q_proj", h, prefix + "self_attn.q_proj").reshape(-1, heads, size)  # (B*T, H, C)
-    k = run.dense("attn.k_proj", h, prefix + "self_attn.k_proj").reshape(-1, groups, size)  # (B*T, G, C)
-    v = run.dense("attn.v_proj", h, prefix + "self_attn.v_proj").reshape(-1, groups, size)  # (B*T, G, C)
+    q, k, v = run.denses({f"attn.{name}": f"{prefix}self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj")}, h)
+    q = q.reshape(-1, heads, size)  # (B*T, H, C)
+    k, v = k.reshape(-1, groups, size), v.reshape(-1, groups, size)  # (B*T, G, C) each
     if config.qk_norm:
         q = run.head_norm("norm.q", q, prefix + "self_attn.q_norm.weight")
         k = run.head_norm("norm.k", k, prefix + "self_attn.k_norm.weight")
@@ -111,8 +111,7 @@ def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     h = run.dense("attn.o_proj", h, prefix + "self_attn.o_proj")  # (B*T, D)
     x = run.add("attn.residual", x, h)
     h = run.norm("norm.post_attention", x, prefix + "post_attention_layernorm.weight")
-    gate = run.dense("mlp.gate_proj", h, prefix + "mlp.gate_proj")  # (B*T, F)
-    up = run.dense("mlp.up_proj", h, prefix + "mlp.up_proj")  # (B*T, F)
+    gate, up = run.denses({f"mlp.{name}": f"{prefix}mlp.{name}" for name in ("gate_proj", "up_proj")}, h)  # (B*T, F)
     h = see("mlp.act_mul", blocks.multiply(see("mlp.act", blocks.silu(gate, at("mlp.act"))), up, at("mlp.act_mul")))
     h = run.dense("mlp.down_proj", h, prefix + "mlp.down_proj")  # (B*T, D)
     return run.add("mlp.residual", x, h)
@@ -143,6 +142,14 @@ class _Pass(NamedTuple):
         (weight, bias), spec = self.store.linear(site, name), self.recipe.at(site)
         taps = blocks.linear(x, weight, spec, bias=bias, crew=self.crew)
         return self.see(site, taps if divisor == 1 else blocks.divided(taps, divisor, spec))
+
+    def denses(self, names: Mapping[str, str], x: Array) -> list[Array]:
+        """The layers of these sites, each with the weight of its name, of one x (B*T, K); the results (B*T, N)."""
+        stored = [self.store.linear(site, name) for site, name in names.items()]
+        specs = [self.recipe.at(site) for site in names]
+        layers = [blocks.Layer(weight, spec, bias) for (weight, bias), spec in zip(stored, specs, strict=True)]
+        taps = blocks.linears(x, layers, crew=self.crew)
+        return [self.see(site, each) for site, each in zip(names, taps, strict=True)]
 
     def norm(self, site: str, x: Stream, name: str) -> Array:
         """RMSNorm with the weight of that name. x (B*T, D); the result (B*T, D)."""

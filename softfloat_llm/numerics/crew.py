@@ -1,8 +1,9 @@
 """Who does the work of large matrix products: one process or several, NumPy's steps or compiled ones; not a bit moves.
 
-NumPy's calls are too short for threads to win (the interpreter's lock), so more workers are further processes: each
-maps the weights from the file that they lie in, is sent the activations, and sends back its columns. Compiled steps let
-go of the lock, so there they are threads. Start reading at `Crew.matmul`.
+Most of NumPy's calls are too short for threads to win (the interpreter's lock), so more workers are further processes:
+each maps the weights from the file that they lie in, is sent the activations, and sends back its columns. Compiled
+steps and the long loops of `einsum_loops` let go of the lock, so there they are threads. Start reading at
+`Crew.matmul`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.mapped import Mapped, place_in_file
 from softfloat_llm.numerics.precision import Precision
+from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
 
 LEAST = 1 << 20
 """Multiplications below which a matrix product is made alone: sending one away takes 0.1 to 0.2 ms."""
@@ -51,21 +53,24 @@ class Crew:
         self._bytes = 0  # laid out
         weakref.finalize(self, _end, self._others, self._files)  # where nobody closes it
 
-    def matmul(self, a: Array, b: Array, at: Precision, *, init: Float64Array | None = None) -> Array:
+    def matmul(self, a: Array, b: Array | SideBySide, at: Precision, *, init: Float64Array | None = None) -> Array:
         """As `kernels.matmul`. a (M, K), b (K, N): transposed weights, which must not change while the crew lives."""
+        b = side_by_side(b)
         products = a.shape[0] * a.shape[1] * b.shape[1]
-        if self.backend != "numpy" or self.workers == 1 or products < self._least or at.is_stochastic:
+        if self.workers == 1 or products < self._least or at.is_stochastic:
+            return kernels.matmul(a, b, at, init=init, backend=self.backend)
+        if self.backend != "numpy" or kernels.path_of(at) == "native":
             return kernels.matmul(a, b, at, init=init, workers=self.workers, backend=self.backend)
         bounds = np.linspace(0, b.shape[1], self.workers + 1).astype(int).tolist()
         mine, *others = (slice(start, stop) for start, stop in pairwise(bounds))
-        weights = self._map(b)
-        if weights is None:
+        weights = [self._map(part) for part in b.parts]
+        if not all(weights):
             return kernels.matmul(a, b, at, init=init)
         try:
             hands = self._hands()
             for hand, part in zip(hands, others, strict=True):
                 hand.send((a, weights, part, at, None if init is None else init[:, part]))
-            first = kernels.matmul(a, b[:, mine], at, init=None if init is None else init[:, mine])
+            first = kernels.matmul(a, b.columns(mine), at, init=None if init is None else init[:, mine])
             rest = [hand.receive() for hand in hands]
         except BaseException:  # an interruption too: an answer that is not taken would be the next question's
             self._stop()
@@ -199,13 +204,15 @@ def work() -> None:
     weights: dict[Mapped, Array] = {}
     while True:
         try:
-            a, mapped, columns, at, init = pickle.load(source)
+            a, places, columns, at, init = pickle.load(source)
         except EOFError:
             return
         try:
-            if mapped not in weights:
-                weights[mapped] = mapped.open()
-            answer: Any = kernels.matmul(a, weights[mapped][:, columns], at, init=init)
+            for place in places:
+                if place not in weights:
+                    weights[place] = place.open()
+            b = SideBySide(tuple(weights[place] for place in places)).columns(columns)
+            answer: Any = kernels.matmul(a, b, at, init=init)
         except Exception as error:
             answer = _sendable(error)
         _put(target, answer)

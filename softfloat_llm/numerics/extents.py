@@ -33,15 +33,19 @@ class Extent(NamedTuple):
 
 
 class Stored:
-    """Operands as they are stored (K, n), whose extent is found when it is first asked for."""
+    """Operands as they are stored, blocks (K, n) side by side, whose extent is found when it is first asked for."""
 
-    def __init__(self, block: Array) -> None:
-        self._block = block
+    def __init__(self, blocks: tuple[Array, ...]) -> None:
+        self._blocks = blocks
 
     @cached_property
     def extent(self) -> Extent:
         """Of each k, over all n."""
-        return _remembered(self._block)
+        first, *others = (_remembered(block) for block in self._blocks)
+        for other in others:
+            largest = np.maximum(first.largest, other.largest)
+            first = Extent(np.minimum(first.smallest, other.smallest), largest, first.has_zero | other.has_zero)
+        return first
 
 
 class Operands(NamedTuple):

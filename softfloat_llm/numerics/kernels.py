@@ -23,6 +23,7 @@ from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.precision import EXACT, PerStage, Precision
 from softfloat_llm.numerics.rounding import carry, round_wide
+from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
 from softfloat_llm.numerics.steps import (
     Fused,
     Kit,
@@ -48,24 +49,29 @@ _REDONE = 1 << 18  # terms at once of sums that are made again one by one
 
 
 def matmul(
-    a: Array, b: Array, at: Precision, *, init: Float64Array | None = None, workers: int = 1, backend: str = "numpy"
+    a: Array,
+    b: Array | SideBySide,
+    at: Precision,
+    *,
+    init: Float64Array | None = None,
+    workers: int = 1,
+    backend: str = "numpy",
 ) -> Array:
     """The accumulators of the product (M, N), float32 or float64, before the output rounding (after it, for exact).
 
     a (M, K), b (K, N): values of `at.storage` in any dtype, b often a transposed view of weights in the dtype that they
-    are stored in. init (M, N): values of the accumulator's format, where the accumulators start. `workers`: threads.
+    are stored in, or several side by side. init (M, N): values of the accumulator's format, where the accumulators start. `workers`: threads.
     `backend`: `numpy`, or `numba`, which gives the same bits.
     **Rounds:** as `reduce.dot`. **Raises** FormatError where a or b has a value that `at.storage` cannot hold.
     """
-    if at.is_stochastic:
-        return _stochastic(a, b, at, init)
-    if at.acc == EXACT:
-        return exact_products.matmul(a, b, at, init=init)
-    kit = kit_of(backend)
-    path = path_of(at)
+    b = side_by_side(b)
+    if at.is_stochastic or at.acc == EXACT:
+        others = [(None if init is None else init[:, columns], part) for columns, part in b.places()]
+        alone = _stochastic if at.is_stochastic else exact_products.matmul
+        return np.concatenate([alone(a, part, at, init=start) for start, part in others], axis=1)
     out = np.empty((a.shape[0], b.shape[1]), np.float32 if at.acc.format is f32 else np.float64)
-    job = _Job(a, b, at, init, out, path, kit, Stored(b))
-    columns = list(_ranges(b.shape[1], _columns(a.shape, b.shape[1], at, workers)))
+    job = _Job(a, b, at, init, out, path_of(at), kit_of(backend), Stored(b.parts))
+    columns = list(_ranges(b.shape[1], _columns(job, workers)))
     if workers > 1 and len(columns) > 1:
         list(_pool(workers).map(lambda part: _run_columns(job, part), columns))
     else:
@@ -76,7 +82,7 @@ def matmul(
 
 class _Job(NamedTuple):
     a: Array
-    b: Array
+    b: SideBySide
     at: Precision
     init: Float64Array | None
     out: Array
@@ -93,7 +99,7 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 # --- random words -----------------------------------------------------------------------------------------------------
 
 
-def _stochastic(a: Array, b: Array, at: Precision, init: Float64Array | None) -> Array:
+def _stochastic(a: Array, b: Array, at: Precision, *, init: Float64Array | None) -> Array:
     """`matmul` where a stage rounds by random words: each element has its own, whatever the tiles. The evident form."""
     if at.acc == EXACT:  # rounded to odd first, so that the words are those of the whole
         odd = Precision(at.storage, product=at.product, acc="exact", output=f64, rounding=_to_odd_output(at))
@@ -167,11 +173,13 @@ def _term_dtype(at: Precision, path: Path) -> np.dtype[Any]:
 # --- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def _columns(a_shape: tuple[int, ...], n: int, at: Precision, workers: int) -> int:
-    """How many columns of b a tile takes: about _TILE accumulators, in equal parts of b, at least one a worker."""
-    rows, k = a_shape
-    fits = max(256, _WIDENED // (max(1, k) * _carrier(at).itemsize))
-    wanted = max(64, min(fits, _TILE // max(1, min(rows, _ROWS))))
+def _columns(job: _Job, workers: int) -> int:
+    """How many columns of b a tile takes, in equal parts of b, at least one a worker: about _TILE accumulators, or in
+    the loops of `einsum_loops` and the compiled ones as many as fit."""
+    (rows, k), n = job.a.shape, job.b.shape[1]
+    wanted = max(256, _WIDENED // (max(1, k) * _carrier(job.at).itemsize))
+    if job.path != "native":
+        wanted = max(64, min(wanted, _TILE // max(1, min(rows, _ROWS))))
     parts = max(-(-n // wanted), min(workers, n // 64))
     return -(-n // max(1, parts))
 
@@ -183,17 +191,19 @@ def _ranges(n: int, size: int) -> Iterator[slice]:
 def _run_columns(job: _Job, columns: slice) -> None:
     """All rows of a by some columns of b, into their place in the result."""
     with np.errstate(all="ignore"):
-        right = _side(job.b[:, columns], "b", job, job.stored_b)
+        right = _side(job.b.columns(columns).filled(), "b", job, job.stored_b)
         for rows in _ranges(job.a.shape[0], max(_ROWS, _TILE // max(1, right.wide.shape[1]))):
-            left = _side(job.a[rows].T, "a", job, Stored(job.a[rows].T))
+            block = (job.a[rows].T,)
+            left = _side(block, "a", job, Stored(block))
             start = None if job.init is None else job.init[rows, columns]
             job.out[rows, columns] = _run_tile(left, right, job, start)
 
 
-def _side(block: Array, name: str, job: _Job, stored: Stored) -> Operands:
-    """A block of operands, widened."""
-    wide = carried(block, name, job.at, _carrier(job.at), job.kit.widen)
-    return Operands(wide, Stored(wide) if "daz" in job.at.subnormals.storage else stored)
+def _side(blocks: tuple[Array, ...], name: str, job: _Job, stored: Stored) -> Operands:
+    """Blocks of operands side by side, widened."""
+    parts = [carried(block, name, job.at, _carrier(job.at), job.kit.widen) for block in blocks]
+    wide = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    return Operands(wide, Stored((wide,)) if "daz" in job.at.subnormals.storage else stored)
 
 
 def _run_tile(left: Operands, right: Operands, job: _Job, start: Float64Array | None) -> Array:

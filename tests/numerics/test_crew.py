@@ -52,7 +52,7 @@ def test_fewer_columns_than_workers_are_no_trouble(three):
 def test_what_is_laid_out_for_others_is_removed_and_they_end():
     crew = Crew(2, least=0)
     a, b = operands("f16")
-    crew.matmul(a, b, precision_of("storage=f16"))
+    crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
     (path,), (other,) = crew._files, crew._others
     assert os.path.exists(path)
     crew.close()
@@ -61,7 +61,7 @@ def test_what_is_laid_out_for_others_is_removed_and_they_end():
 
 
 def test_an_error_there_is_an_error_here_and_the_crew_goes_on(three):
-    at = precision_of("storage=f16")
+    at = precision_of("storage=f16,acc=f16")
     a, b = operands("f16")
     wrong = b.astype(np.float64)
     wrong[0, -1] = 1e9  # in the last worker's columns
@@ -73,16 +73,16 @@ def test_an_error_there_is_an_error_here_and_the_crew_goes_on(three):
 def test_a_worker_that_dies_is_told_of():
     with Crew(2, least=0) as crew:
         a, b = operands("f16")
-        crew.matmul(a, b, precision_of("storage=f16"))
+        crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
         os.kill(crew._others[0]._process.pid, signal.SIGKILL)
         with pytest.raises(SoftfloatError, match="A worker process ended"):
-            crew.matmul(a, b, precision_of("storage=f16"))
+            crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
 
 
 def test_small_products_start_no_process():
     crew = Crew(4)
     a, b = operands("f16")
-    crew.matmul(a, b, precision_of("storage=f16"))
+    crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
     assert crew._others == []
     assert ALONE.workers == 1
 
@@ -98,7 +98,7 @@ def test_no_workers_are_refused():
 
 
 def test_after_a_worker_died_the_next_product_has_new_ones():
-    at = precision_of("storage=f16")
+    at = precision_of("storage=f16,acc=f16")
     with Crew(3, least=0) as crew:
         a, b = operands("f16")
         crew.matmul(a, b, at)
@@ -109,7 +109,7 @@ def test_after_a_worker_died_the_next_product_has_new_ones():
 
 
 def test_after_an_interruption_the_next_answer_is_the_next_questions(monkeypatch):
-    at = precision_of("storage=f16")
+    at = precision_of("storage=f16,acc=f16")
     (a, b), (_, other) = operands("f16"), operands("f16", n=90)
     with Crew(2, least=0) as crew:
         crew.matmul(a, b, at)
@@ -127,7 +127,7 @@ def test_after_an_interruption_the_next_answer_is_the_next_questions(monkeypatch
 def test_a_crew_that_nobody_closed_leaves_nothing():
     crew = Crew(2, least=0)
     a, b = operands("f16")
-    crew.matmul(a, b, precision_of("storage=f16"))
+    crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
     (path,), (other,) = crew._files, crew._others
     del crew
     gc.collect()
@@ -153,7 +153,7 @@ def test_without_room_to_lay_weights_out_one_process_does_the_work(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Crew, "_laid_out", full)
-    at = precision_of("storage=f16")
+    at = precision_of("storage=f16,acc=f16")
     a, b = operands("f16")
     with Crew(2, least=0) as crew:
         assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()

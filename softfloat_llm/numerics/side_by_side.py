@@ -1,0 +1,51 @@
+"""Matrices side by side, taken as one: layers of one input whose sums are made alike cost the calls of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from softfloat_llm.numerics.formats import Array
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide:
+    """Matrices (K, n1), (K, n2), ... as one (K, n1 + n2 + ...). Nothing is copied."""
+
+    parts: tuple[Array, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(K, N)."""
+        return self.parts[0].shape[0], sum(part.shape[1] for part in self.parts)
+
+    def columns(self, wanted: slice) -> SideBySide:
+        """Some columns, of the parts that have them."""
+        return SideBySide(tuple(part[:, here] for part, here in zip(self.parts, self._places(wanted), strict=True)))
+
+    def split(self, whole: Array) -> list[Array]:
+        """A result (M, N) in the columns of each part."""
+        return [whole[:, start:stop] for start, stop in pairwise(self._starts())]
+
+    def places(self) -> Iterator[tuple[slice, Array]]:
+        """Each part, and which columns of the whole it has."""
+        for (start, stop), part in zip(pairwise(self._starts()), self.parts, strict=True):
+            yield slice(start, stop), part
+
+    def _starts(self) -> list[int]:
+        return list(accumulate((part.shape[1] for part in self.parts), initial=0))
+
+    def _places(self, wanted: slice) -> Iterator[slice]:
+        for start, stop in pairwise(self._starts()):
+            first = min(max(wanted.start - start, 0), stop - start)
+            yield slice(first, max(first, min(wanted.stop, stop) - start))
+
+    def filled(self) -> tuple[Array, ...]:
+        """The parts that have columns, at least one."""
+        return tuple(part for part in self.parts if part.shape[1]) or self.parts[:1]
+
+
+def side_by_side(b: Array | SideBySide) -> SideBySide:
+    """b itself, or as its only part."""
+    return b if isinstance(b, SideBySide) else SideBySide((b,))
