@@ -15,11 +15,12 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from softfloat_llm.numerics.formats import Array, Float64Array, Format, bf16, f32
-from softfloat_llm.numerics.operands import widened
+from softfloat_llm.numerics.extents import Spread
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, bf16, f16, f32
+from softfloat_llm.numerics.operands import has_even_columns, turned_pairs, widened
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import EXPONENT_MASK
-from softfloat_llm.numerics.steps import Kit, Native, OnTile, Path, Steps, flushes, is_never_doubtful, never_tiny
+from softfloat_llm.numerics.steps import Kit, Narrow, Native, OnTile, Path, Steps, flushes, largest_sum, never_tiny
 from softfloat_llm.numerics.tiles import Piece, Products, is_native
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,7 +28,6 @@ Grid = tuple[float, float, float]
 """What `_round` needs of a format: see `_grid`."""
 
 _STRIP = 512  # columns: their accumulators stay in the first-level cache while all terms enter
-_BLOCK = 32  # rows and columns of weights that are turned at once
 _EXPONENT = int(EXPONENT_MASK)
 
 
@@ -61,7 +61,19 @@ def _fma_of(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
     return _instruction(types.float32, *floats, emit=lambda context, builder, *values: builder.fma(*values))
 
 
+def _word_of(typing_context: Any, x: Any) -> Any:
+    """The word of a float32."""
+    return _instruction(types.uint32, types.float32, emit=_bitcast(types.uint32))
+
+
+def _float32_of(typing_context: Any, word: Any) -> Any:
+    """The float32 of a word."""
+    return _instruction(types.float32, types.uint32, emit=_bitcast(types.float32))
+
+
 _bits: Any = intrinsic(_bits_of)
+_word32: Any = intrinsic(_word_of)
+_float32: Any = intrinsic(_float32_of)
 _float: Any = intrinsic(_float_of)
 _fma: Any = intrinsic(_fma_of)
 
@@ -235,24 +247,105 @@ class CompiledFused(CompiledNative):
         self._fast(acc, piece)
 
 
-class CompiledNarrow(OnTile):
+@compiled
+def _by_underflow(acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, ends: Any) -> None:
+    """`underflow_rounding.Steps.run`, and its products: left carries `factors`. last: the exact sum before the last R.
+
+    Four terms at a time, so that a sum is taken from memory and put back once for them.
+    """
+    rows, columns = acc.shape
+    terms = len(left)
+    for start in range(0, columns, _STRIP):
+        stop = min(start + _STRIP, columns)
+        for row in range(rows):
+            strip, sums = acc[row, start:stop], last[row, start:stop]
+            for i in range(len(strip)):
+                strip[i] = strip[i] * ends[0]
+            first = (terms - 1) % 4 + 1
+            for k in range(first):
+                x, d, b, values = left[k, row], down[k], back[k], right[k, start:stop]
+                for i in range(len(strip)):
+                    t = strip[i] + x * np.float64(values[i])
+                    sums[i] = t
+                    strip[i] = (t * d) * b - t
+            for k in range(first, terms, 4):
+                x0, x1, x2, x3 = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
+                y0, y1 = right[k, start:stop], right[k + 1, start:stop]
+                y2, y3 = right[k + 2, start:stop], right[k + 3, start:stop]
+                for i in range(len(strip)):
+                    t = strip[i] + x0 * np.float64(y0[i])
+                    r = (t * down[k]) * back[k] - t
+                    t = r + x1 * np.float64(y1[i])
+                    r = (t * down[k + 1]) * back[k + 1] - t
+                    t = r + x2 * np.float64(y2[i])
+                    r = (t * down[k + 2]) * back[k + 2] - t
+                    t = r + x3 * np.float64(y3[i])
+                    sums[i] = t
+                    strip[i] = (t * down[k + 3]) * back[k + 3] - t
+            for i in range(len(strip)):
+                strip[i] = strip[i] * ends[1]
+
+
+@compiled
+def _rounded_by_underflow(
+    acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, of_products: Any, ends: Any
+) -> None:
+    """The same with products that are rounded so too, `of_products` their down and back."""
+    rows, columns = acc.shape
+    first_down, first_back = of_products
+    for start in range(0, columns, _STRIP):
+        stop = min(start + _STRIP, columns)
+        for row in range(rows):
+            strip, sums = acc[row, start:stop], last[row, start:stop]
+            for i in range(len(strip)):
+                strip[i] = strip[i] * ends[0]
+            for k in range(len(left)):
+                x, values = left[k, row], right[k, start:stop]
+                for i in range(len(strip)):
+                    exact = x * np.float64(values[i])
+                    t = strip[i] + ((exact * first_down[k]) * first_back[k] - exact)
+                    sums[i] = t
+                    strip[i] = (t * down[k]) * back[k] - t
+            for i in range(len(strip)):
+                strip[i] = strip[i] * ends[1]
+
+
+class CompiledNarrow(Narrow):
     """acc = R(acc + term) for an IEEE-like format of at most 24 bits, in any range."""
 
-    def __init__(self, products: Products, at: Precision) -> None:
-        super().__init__(products, at, None)
-        assert at.acc.format is not None
-        self.depth = len(products.left)
-        self.product, self.format = at.product, at.acc.format
-        self._chain = _CHAINS[at.product is not None, _nearest if is_never_doubtful(at) else _once]
+    def __init__(self, products: Products, at: Precision, bounds: Spread, largest_sum: float) -> None:
+        super().__init__(products, at, bounds, largest_sum)
+        self.depth = len(products.left) if self._quick is None else self._quick.count
+        self.product = at.product
+        self._chain = _CHAINS[at.product is not None, _nearest if self._is_never_doubtful else _once]
 
-    def _fast(self, acc: Array, piece: Piece) -> None:
+    def _by_underflow(self, acc: Array, piece: Piece) -> None:
+        quick, n = self._quick, piece.length
+        assert quick is not None
+        left = self.products.left[piece.ks] * quick.factors[:n, None]
+        right, constants = self.products.right[piece.ks], (quick.down[:n], quick.back[:n])
+        ends = quick.start, float(quick.ends[n])
+        if self.product is None:
+            _by_underflow(acc, self._sum, left, right, *constants, ends)
+        else:
+            of_products = quick.down_product[:n], quick.back_product[:n]
+            _rounded_by_underflow(acc, self._sum, left, right, *constants, of_products, ends)
+
+    def _one_by_one(self, acc: Array, piece: Piece) -> None:
+        """The step that is right in any range."""
         left, right = self.products.left[piece.ks], self.products.right[piece.ks]
         self._chain(acc, left, right, _grid(self.product or self.format), _grid(self.format))
+
+    def _fast(self, acc: Array, piece: Piece) -> None:
+        if self._quick is None:
+            self._one_by_one(acc, piece)
+        else:
+            super()._fast(acc, piece)
 
     def term(self, acc: Array, piece: Piece) -> None:
         """acc = R(the term): -0 changes no sum."""
         acc[...] = -0.0
-        self._fast(acc, piece)
+        self._one_by_one(acc, piece)
 
     def join(self, acc: Array, other: Array) -> None:
         """acc = R(acc + other): 53 bits are at least 2p + 2, where rounding twice is harmless (Figueroa 1995)."""
@@ -262,7 +355,8 @@ class CompiledNarrow(OnTile):
 def _steps(products: Products, at: Precision, path: Path, start: Float64Array | None) -> Steps | None:
     """The compiled steps of a path. Sums that may have to be flushed are left to the evident form, as in `kernels`."""
     if path == "narrow":
-        return CompiledNarrow(products, at)
+        bounds, program = products.spread, at.order.tree(len(products.left)).program()
+        return CompiledNarrow(products, at, bounds, largest_sum(at, bounds, program, start))
     if flushes(at) and (start is not None or not never_tiny(at, products.spread)):
         return None
     is_float32_fma = at.product is None and at.acc.format is f32
@@ -273,24 +367,57 @@ def _steps(products: Products, at: Precision, path: Path, start: Float64Array | 
 
 
 @compiled
-def _turned(codes: Array, wide: Array) -> None:
-    """wide[k, n] = codes[n, k] as the upper half of a word. codes uint16 (n, K), wide uint32 (K, n)."""
-    rows, columns = codes.shape
-    for first in range(0, rows, _BLOCK):
-        last = min(first + _BLOCK, rows)
-        for left in range(0, columns, _BLOCK):
-            for k in range(left, min(left + _BLOCK, columns)):
-                for n in range(first, last):
-                    wide[k, n] = np.uint32(codes[n, k]) << np.uint32(16)
+def _bf16(code: Any) -> Any:
+    """The word of the float32 of a code: it is the upper half."""
+    return np.uint32(code) << np.uint32(16)
+
+
+@compiled
+def _f16(code: Any) -> Any:
+    """The word of the float32 of a code: see `operands._from_upper_f16`."""
+    magnitude = np.uint32(code & 0x7FFF)
+    exact = _float32(magnitude << np.uint32(13)) * np.float32(2.0**112)
+    word = _word32(exact) | (np.uint32(0x7F80_0000) if magnitude >= 0x7C00 else np.uint32(0))
+    return word | (np.uint32(code & 0x8000) << np.uint32(16))
+
+
+def _widening(word_of: Callable[..., Any]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Two loops to words uint32 (K, n): from codes uint16 (K, n), and from pairs of codes uint32 (K/2, n)."""
+
+    @compiled
+    def one_by_one(codes: Array, wide: Array) -> None:
+        rows, columns = codes.shape
+        for k in range(rows):
+            for n in range(columns):
+                wide[k, n] = word_of(codes[k, n])
+
+    @compiled
+    def in_pairs(pairs: Array, wide: Array) -> None:
+        rows, columns = pairs.shape
+        for k in range(rows):
+            for n in range(columns):
+                wide[2 * k, n] = word_of(pairs[k, n] & np.uint32(0xFFFF))
+                wide[2 * k + 1, n] = word_of(pairs[k, n] >> np.uint32(16))
+
+    return one_by_one, in_pairs
+
+
+_WIDENING = {bf16.dtype: _widening(_bf16), f16.dtype: _widening(_f16)}
 
 
 def widened_here(block: Array, dtype: np.dtype[Any]) -> Array:
-    """As `operands.widened`: transposed bf16 weights are turned and widened in one go."""
-    if dtype != np.float32 or block.dtype != bf16.dtype or not block.T.flags.c_contiguous:
+    """As `operands.widened`: bf16 and f16 are widened in one go, transposed weights after two neighbours as one."""
+    if dtype != np.float32 or block.dtype not in _WIDENING:
         return widened(block, dtype)
+    one_by_one, in_pairs = _WIDENING[block.dtype]
     wide = np.empty(block.shape, np.uint32)
-    _turned(block.T.view(np.uint16), wide)
-    return wide.view(np.float32)  # a bf16 is the upper half of the float32 of its value
+    if block.strides[1] == block.itemsize:
+        one_by_one(block.view(np.uint16), wide)
+    elif has_even_columns(block.T):
+        in_pairs(turned_pairs(block.T), wide)
+    else:
+        return widened(block, dtype)
+    return wide.view(np.float32)
 
 
 KIT = Kit(_steps, widened_here)

@@ -24,7 +24,7 @@ _SHAPES = ((1, 2, 2), (1, 9, 17), (2, 33, 2), (3, 5, 31), (5, 64, 67), (17, 3, 1
 
 def can_sum(left: Array, right: Array) -> bool:
     """True for a tile, left (K, M) and right (K, n), whose last axis is the inner loop's: it must not be 1 long."""
-    return right.shape[1] > 1 and left.shape[0] > 0 and left.shape[1] > 0
+    return bool(right.shape[1] > 1 and left.shape[0] > 0 and left.shape[1] > 0)
 
 
 def sums_of_products(left: Array, right: Array, out: Array) -> None:
@@ -62,4 +62,6 @@ def _agrees(dtype: np.dtype[Any], shape: tuple[int, int, int], *, bits: int) -> 
 def _numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any], bits: int) -> Array:
     """Random numbers of so many bits, of magnitudes far apart, so that every other order gives other sums."""
     whole = rng.integers(1 << (bits - 1), 1 << bits, shape).astype(dtype)
-    return np.ldexp(whole, rng.integers(-bits - 8, 8 - bits, shape)) * rng.choice(np.array([-1, 1], dtype), shape)
+    signs = rng.choice(np.array([-1, 1], dtype), shape)
+    numbers: Array = np.ldexp(whole, rng.integers(-bits - 8, 8 - bits, shape)) * signs
+    return numbers

@@ -121,15 +121,18 @@ def _read_only_owner(block: Array) -> Any:
 
 def extent_of(block: Array) -> Extent:
     """The extent of each row of a block (K, n), in any dtype that holds floats."""
-    if block.dtype in (f16.dtype, bf16.dtype) and block.size:
+    if not block.size:
+        rows = np.zeros(block.shape[0])
+        return Extent(rows + np.inf, rows, rows > 0)
+    if block.dtype in (f16.dtype, bf16.dtype):
         return _extent_of_codes(block)
     if block.dtype.itemsize < 4:
         block = block.astype(np.float32)
     bounds = np.zeros((2, block.shape[0]))
-    for start in range(0, block.shape[0] if block.shape[1] else 0, _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        magnitudes = np.abs(block[rows])
-        bounds[:, rows] = np.minimum.reduce(magnitudes, axis=1), np.maximum.reduce(magnitudes, axis=1)
+    for start in range(0, block.shape[0], _ROWS_AT_ONCE):
+        here = slice(start, start + _ROWS_AT_ONCE)
+        magnitudes = np.abs(block[here])
+        bounds[:, here] = np.minimum.reduce(magnitudes, axis=1), np.maximum.reduce(magnitudes, axis=1)
     has_zero = bounds[0] == 0
     for k in np.flatnonzero(has_zero):
         magnitude = np.abs(block[k])
@@ -183,4 +186,5 @@ def _folded(rows: Codes, ufunc: np.ufunc) -> Codes:
         half = len(rows) // 2
         ufunc(rows[:half], rows[-half:], out=rows[:half])
         rows = rows[: len(rows) - half]
-    return rows[0]
+    first: Codes = rows[0]
+    return first

@@ -60,8 +60,8 @@ def matmul(
     """The accumulators of the product (M, N), float32 or float64, before the output rounding (after it, for exact).
 
     a (M, K), b (K, N): values of `at.storage` in any dtype, b often a transposed view of weights in the dtype that they
-    are stored in, or several side by side. init (M, N): values of the accumulator's format, where the accumulators start. `workers`: threads.
-    `backend`: `numpy`, or `numba`, which gives the same bits.
+    are stored in, or several side by side. init (M, N): values of the accumulator's format, where the accumulators
+    start. `workers`: threads. `backend`: `numpy`, or `numba`, which gives the same bits.
     **Rounds:** as `reduce.dot`. **Raises** FormatError where a or b has a value that `at.storage` cannot hold.
     """
     b = side_by_side(b)
@@ -180,8 +180,8 @@ def _columns(job: _Job, workers: int) -> int:
     wanted = max(256, _WIDENED // (max(1, k) * _carrier(job.at).itemsize))
     if job.path != "native":
         wanted = max(64, min(wanted, _TILE // max(1, min(rows, _ROWS))))
-    parts = max(-(-n // wanted), min(workers, n // 64))
-    return -(-n // max(1, parts))
+    parts = max(1, -(-n // wanted), min(workers, n // 64))
+    return int(-(-n // parts))
 
 
 def _ranges(n: int, size: int) -> Iterator[slice]:

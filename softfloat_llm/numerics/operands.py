@@ -122,7 +122,7 @@ def widened(block: Array, dtype: np.dtype[Any]) -> Array:
     8-bit types take 10 ns. Float16 takes 0.3 ns by its bits, 1 to 2 ns by a cast (benchmarks/bench_matmul.py).
     """
     has_rows = block.strides[1] == block.itemsize or block.shape[1] == 1
-    if dtype == np.float32 and block.dtype in (bf16.dtype, f16.dtype) and not has_rows and _has_even_columns(block.T):
+    if dtype == np.float32 and block.dtype in (bf16.dtype, f16.dtype) and not has_rows and has_even_columns(block.T):
         return _widened_pairs(block.T)
     if dtype == np.float32 and block.dtype == f16.dtype and has_rows:
         return _widened_f16(block)
@@ -132,7 +132,7 @@ def widened(block: Array, dtype: np.dtype[Any]) -> Array:
     return _table(flat.dtype, dtype).take(flat.view(f"u{flat.dtype.itemsize}"))
 
 
-def _has_even_columns(rows: Array) -> bool:
+def has_even_columns(rows: Array) -> bool:
     """True where two neighbours of each row can be read as one word."""
     if sys.byteorder != "little":  # there the even element is the upper half
         return False
@@ -145,17 +145,23 @@ def _widened_pairs(rows: Array) -> Array:
 
     Two elements are moved as one word, half as many as there are elements, and taken apart where they are widened.
     """
-    words = rows.view(_WORD)  # (n, K/2), the even element in the lower half
-    turned = np.empty(words.shape[::-1], _WORD)
-    for start in range(0, len(words), _TURNED_AT_ONCE):
-        turned[:, start : start + _TURNED_AT_ONCE] = words[start : start + _TURNED_AT_ONCE].T
-    wide = np.empty((2 * len(turned), len(words)), _WORD)
+    turned = turned_pairs(rows)
+    wide = np.empty((rows.shape[1], rows.shape[0]), _WORD)
     np.left_shift(turned, 16, out=wide[0::2])
     if rows.dtype == f16.dtype:
         wide[1::2] = turned
         return _from_upper_f16(wide)
     np.bitwise_and(turned, _UPPER_HALF, out=wide[1::2])
     return wide.view(np.float32)  # a bf16 is the upper half of the float32 of its value
+
+
+def turned_pairs(rows: Array) -> Array:
+    """Rows (n, K) of 16 bits an element as words (K/2, n) of two neighbours, the even one in the lower half."""
+    words = rows.view(_WORD)
+    turned = np.empty(words.shape[::-1], _WORD)
+    for start in range(0, len(words), _TURNED_AT_ONCE):
+        turned[:, start : start + _TURNED_AT_ONCE] = words[start : start + _TURNED_AT_ONCE].T
+    return turned
 
 
 def _widened_f16(block: Array) -> Array:

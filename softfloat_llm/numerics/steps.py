@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from softfloat_llm.numerics import underflow_rounding
 from softfloat_llm.numerics.accumulate import Plain, arithmetic_of
 from softfloat_llm.numerics.einsum_loops import can_sum, is_sequential, products_are_rounded, sums_of_products
 from softfloat_llm.numerics.extents import Spread
@@ -23,10 +22,12 @@ from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_wide, two_sum
 from softfloat_llm.numerics.tiles import Piece, Products, Rounder, is_native, term_bits
 from softfloat_llm.numerics.trees import Instruction
+from softfloat_llm.numerics.underflow_rounding import lowest_bit, reach, steps_of
 
 Path = Literal["native", "fused", "narrow", "evident"]
 
-OkMask = npt.NDArray[np.bool_] | None
+Flags = npt.NDArray[np.bool_]
+OkMask = Flags | None
 """For each k, whether the fast step is exact; None where it always is."""
 
 
@@ -259,7 +260,7 @@ class Narrow(OnTile):
         self._largest_sum, self._are_bounded = largest_sum, np.ones_like(bounds.has_zero)  # the terms of each k
         if at.product is not None:
             self._are_bounded = bounds.largest * 2.0 <= at.product.max
-        self._quick = underflow_rounding.steps_of(at) if self.is_bounded else None
+        self._quick = steps_of(at) if self.is_bounded else None
         self._loses_signs = self._quick is not None and _has_signed_zeros(at)
         if self._quick is not None:
             self.depth = min(self.depth, self._quick.count)
@@ -274,11 +275,10 @@ class Narrow(OnTile):
 
     def _can_be_quick(self, at: Precision) -> npt.NDArray[np.bool_]:
         """For each k, whether its terms meet the conditions of `underflow_rounding` that do not hang on the sum."""
-        exact = self.bounds.lowest_bits(2 * at.storage.precision)
+        is_held: Flags = self.bounds.lowest_bits(2 * at.storage.precision) >= lowest_bit(at.product or self.format)
         if at.product is None:
-            return underflow_rounding.keeps_floor(self.format, exact)
-        is_held = underflow_rounding.keeps_floor(self.format, at.product.smallest_subnormal)
-        return underflow_rounding.keeps_floor(at.product, exact) & self._are_bounded & is_held
+            return is_held
+        return is_held & self._are_bounded & (at.product.smallest_subnormal >= lowest_bit(self.format))
 
     def _least_terms(self, at: Precision) -> Float64Array:
         """For each k, below the magnitude of each term that is not zero."""
@@ -314,10 +314,10 @@ class Narrow(OnTile):
         if self._quick is None:
             return np.zeros(piece.length, np.bool_)
         is_quick, least = self._is_quick[piece.ks], self._least[piece.ks]
-        if (least >= underflow_rounding.reach(self.format, self._largest_sum)).all():
+        if (least >= reach(self.format, self._largest_sum)).all():
             return is_quick
         largest = max(acc.max(), -acc.min()) + np.add.reduce(self.bounds.largest[piece.ks])
-        is_far: npt.NDArray[np.bool_] = least >= underflow_rounding.reach(self.format, 2.0 * largest)
+        is_far: npt.NDArray[np.bool_] = least >= reach(self.format, 2.0 * largest)
         return is_quick & is_far
 
     def _by_underflow(self, acc: Array, piece: Piece) -> None:

@@ -8,7 +8,7 @@ of a narrow subnormal stops: so the scale is chosen that the two stops are the s
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,14 +83,14 @@ class Steps:
         scales = [top - acc.shift * j for j in range(count + 1)]
         ahead = 0 if product is None else product.shift
         self.factors = np.ldexp(1.0, np.array(scales[:count]) + ahead)
-        self._start = np.array(2.0 ** scales[0])
-        self._ends = [np.array(2.0**-s) for s in scales]
-        self._down, self._back = _all(acc.down, scales[:count]), _all(acc.back, scales[:count])
-        self._times = np.array(1.0 + 2.0**-acc.shift)
+        self.start, self.ends = 2.0 ** scales[0], np.array([2.0**-s for s in scales])
+        self.down, self.back = (np.array([f(s) for s in scales[:count]]) for f in (acc.down, acc.back))
         if product is not None:
-            ahead_scales = [s + product.shift for s in scales[:count]]
-            self._down_product = np.array([product.down(s) for s in ahead_scales])[:, None, None]
-            self._back_product = np.array([product.back(s) for s in ahead_scales])[:, None, None]
+            further = [s + ahead for s in scales[:count]]
+            self.down_product, self.back_product = (
+                np.array([f(s) for s in further]) for f in (product.down, product.back)
+            )
+        self._passes = [*map(np.array, self.down)], [*map(np.array, self.back)], np.array(1.0 + 2.0**-acc.shift)
 
     def run(self, acc: Float64Array, terms: Array, t: Float64Array, c: Float64Array, *, has_floor: bool) -> None:
         """acc (M, n) = R(acc + term) for each of the terms (count, M, n), which carry `factors`. t, c: buffers (M, n).
@@ -98,32 +98,27 @@ class Steps:
         `has_floor`: False where every term is a multiple of the smallest subnormal, so that no sum is below its place.
         """
         add, multiply, subtract = np.add, np.multiply, np.subtract
-        multiply(acc, self._start, acc)
+        downs, backs, times = self._passes  # without dimensions: a ufunc makes nothing of them first
+        multiply(acc, self.start, acc)
         if has_floor:
-            for term, down, back in zip(terms, self._down, self._back, strict=False):
+            for term, down, back in zip(terms, downs, backs, strict=False):
                 add(acc, term, t)
                 multiply(t, down, c)
                 multiply(c, back, c)
                 subtract(c, t, acc)
         else:
-            times = self._times
             for term in terms:
                 add(acc, term, t)
                 multiply(t, times, c)
                 subtract(c, t, acc)
-        multiply(acc, self._ends[len(terms)], acc)
+        multiply(acc, self.ends[len(terms)], acc)
 
     def round_products(self, products: Float64Array, room: Float64Array) -> None:
         """products (count, M, n), which carry `factors`, rounded to the product's format. room: a buffer like them."""
         n = len(products)
-        np.multiply(products, self._down_product[:n], out=room)
-        np.multiply(room, self._back_product[:n], out=room)
+        np.multiply(products, self.down_product[:n, None, None], out=room)
+        np.multiply(room, self.back_product[:n, None, None], out=room)
         np.subtract(room, products, out=products)
-
-
-def _all(constant: Any, scales: list[int]) -> list[Array]:
-    """As arrays without dimensions, which a ufunc takes without making anything of them first."""
-    return [np.array(constant(s)) for s in scales]
 
 
 def _format(at: Precision) -> Format:
@@ -150,11 +145,11 @@ def steps_of(at: Precision) -> Steps | None:
     return Steps(at, count, top) if count >= _FEWEST else None
 
 
-def reach(fmt: Format, largest_sum: Any) -> Any:
+def reach(fmt: Format, largest_sum: float) -> float:
     """A nonzero term below this may come too close to a power of two under sums of this size: see `Constants`."""
     return largest_sum * 2.0 ** (1 - (53 - fmt.precision))
 
 
-def keeps_floor(fmt: Format, lowest_bits: Any) -> Any:
-    """True where numbers whose last bits are not below `lowest_bits` can be rounded: `Constants`' first condition."""
-    return lowest_bits >= fmt.smallest_subnormal * 2.0 ** -(53 - fmt.precision)
+def lowest_bit(fmt: Format) -> float:
+    """What numbers that can be rounded are multiples of: the first condition of `Constants`."""
+    return fmt.smallest_subnormal * 2.0 ** -(53 - fmt.precision)

@@ -1,0 +1,72 @@
+"""The loop inside np.einsum: one after another, whatever the shape and the strides; and a NumPy in which it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softfloat_llm.numerics import einsum_loops, kernels
+from softfloat_llm.numerics.einsum_loops import is_sequential, products_are_rounded, sums_of_products
+from softfloat_llm.numerics.precision import precision_of
+from softfloat_llm.numerics.rounding import round_to
+
+
+@pytest.fixture(autouse=True)
+def _forgets():
+    yield
+    is_sequential.cache_clear()
+    products_are_rounded.cache_clear()
+
+
+def one_by_one(left, right):
+    total = np.zeros((left.shape[1], right.shape[1]), left.dtype)
+    for x, y in zip(left, right, strict=True):
+        total += x[:, None] * y
+    return total
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_numpy_at_hand_adds_one_after_another(dtype):
+    assert is_sequential(np.dtype(dtype))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 2), (1, 700, 2), (2, 3, 5), (7, 129, 64), (33, 40, 1000), (300, 5, 3)])
+def test_sums_are_those_of_one_addition_after_another(shape):
+    m, k, n = shape
+    rng = np.random.default_rng(k)
+    left, right = (round_to(rng.standard_normal((3 * k, size)), "f16").astype(np.float32) for size in (m, n))
+    for ks in (slice(0, k), slice(1, 3 * k, 3), np.sort(rng.permutation(3 * k)[:k])):
+        found = np.empty((m, n), np.float32)
+        sums_of_products(left[ks], right[ks], found)
+        assert found.tobytes() == one_by_one(left[ks], right[ks]).tobytes()
+
+
+def test_a_numpy_that_added_in_another_order_is_noticed_and_not_used(monkeypatch):
+    at, rng = precision_of("storage=f16,acc=f32"), np.random.default_rng(1)
+    a, b = round_to(rng.standard_normal((5, 70)), "f16"), round_to(rng.standard_normal((70, 9)), "f16")
+    expected = kernels.matmul(a, b, at)
+    pairwise = lambda left, right, out: np.copyto(out, (left[:, :, None] * right[:, None, :]).sum(axis=0)[::1])  # noqa: E731
+    backward = lambda left, right, out: np.copyto(out, one_by_one(left[::-1], right[::-1]))  # noqa: E731
+    for other in (pairwise, backward):
+        is_sequential.cache_clear()
+        monkeypatch.setattr(einsum_loops, "sums_of_products", other)
+        is_the_same = other is pairwise  # NumPy sums over a first axis one after another too
+        assert is_sequential(np.dtype(np.float32)) == is_the_same
+    assert kernels.matmul(a, b, at).tobytes() == expected.tobytes()
+
+
+def test_a_build_that_fuses_products_is_noticed(monkeypatch):
+    def fused(left, right, out):
+        total = np.zeros(out.shape)
+        for x, y in zip(left.astype(np.float64), right.astype(np.float64), strict=True):
+            total = (total + x[:, None] * y).astype(np.float32).astype(np.float64)
+        out[...] = total
+
+    monkeypatch.setattr(einsum_loops, "sums_of_products", fused)
+    is_sequential.cache_clear()
+    products_are_rounded.cache_clear()
+    assert is_sequential(np.dtype(np.float32))
+    assert not products_are_rounded(np.dtype(np.float32))
+    at, rng = precision_of("storage=f32,acc=f32,product=f32"), np.random.default_rng(2)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 50), (50, 8)))
+    assert kernels.matmul(a, b, at).tobytes() == one_by_one(a.T, b).tobytes()

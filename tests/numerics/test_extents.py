@@ -1,0 +1,97 @@
+"""How small and how large operands are: against a look at each, and what is remembered of them."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from softfloat_llm.numerics import extents
+from softfloat_llm.numerics.extents import Operands, Stored, extent_of, extremes, spread
+
+
+def looked_at(block):
+    wide = np.abs(block.astype(np.float64))
+    nonzero = np.where(wide > 0, wide, np.inf)
+    return nonzero.min(axis=1, initial=np.inf), wide.max(axis=1, initial=0.0), (wide == 0).any(axis=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, ml_dtypes.float8_e4m3fn])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 700), (700, 3), (64, 129), (5, 0), (0, 5)])
+def test_the_extent_is_what_a_look_at_every_value_gives(dtype, shape):
+    rng = np.random.default_rng(shape[0])
+    values = (
+        rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 4, shape) * rng.choice([0.0, 1.0], shape, p=[0.1, 0.9])
+    )
+    block = values.astype(dtype)
+    for layout in (block, np.asfortranarray(block), block[::-1], np.repeat(block, 2, axis=1)[:, ::2]):
+        for found, expected in zip(extent_of(layout), looked_at(layout), strict=True):
+            assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+def test_an_infinity_is_the_largest_and_a_nan_leaves_no_bound(dtype):
+    block = np.ones((3, 40), dtype)
+    block[1, 5], block[2, 7] = -np.inf, np.nan
+    for layout in (block, np.asfortranarray(block)):
+        largest = extent_of(layout).largest
+        assert largest[:2].tolist() == [1.0, np.inf]
+        assert np.isnan(largest[2])
+
+
+def operands(block):
+    return Operands(block.astype(np.float32), Stored((block,)))
+
+
+def test_products_lie_between_their_bounds():
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((7, 3)).astype(np.float16), rng.standard_normal((7, 90)).astype(np.float16)
+    a[2, 1] = b[4, 50] = 0
+    products = np.abs(a.astype(np.float64)[:, :, None] * b.astype(np.float64)[:, None, :])
+    bounds = spread(operands(a), operands(b))
+    nonzero = np.where(products > 0, products, np.inf)
+    assert (bounds.smallest == nonzero.min(axis=(1, 2))).all()
+    assert (bounds.largest == products.max(axis=(1, 2))).all()
+    assert np.flatnonzero(bounds.has_zero).tolist() == [2, 4]
+    low, high = extremes(operands(a), operands(b))
+    assert low <= nonzero.min()
+    assert high >= products.max()
+
+
+def test_blocks_side_by_side_have_the_extent_of_the_whole():
+    rng = np.random.default_rng(6)
+    parts = tuple(rng.standard_normal((9, n)).astype(ml_dtypes.bfloat16) for n in (4, 1, 30))
+    for found, expected in zip(Stored(parts).extent, looked_at(np.concatenate(parts, axis=1)), strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_only_what_nobody_may_write_to_is_remembered(tmp_path, monkeypatch):
+    looks = []
+    monkeypatch.setattr(extents, "extent_of", lambda block: looks.append(block.shape) or extent_of(block))
+    writeable = np.ones((3, 4), np.float16)
+    for _ in range(2):
+        assert Stored((writeable.T,)).extent.largest[0] == 1.0
+    writeable[...] = 2.0
+    assert Stored((writeable.T,)).extent.largest[0] == 2.0
+    assert len(looks) == 3
+    view = writeable.T
+    view.flags.writeable = False  # the owner may still be written to
+    _ = Stored((view,)).extent, Stored((view,)).extent
+    assert len(looks) == 5
+    (tmp_path / "weights").write_bytes(writeable.tobytes())
+    mapped = np.memmap(tmp_path / "weights", np.float16, "r", shape=(3, 4))
+    frozen = np.ones((3, 4), np.float16)
+    frozen.flags.writeable = False
+    for block in (mapped, frozen):
+        before = len(looks)
+        for _ in range(3):
+            _ = Stored((block.T,)).extent
+        assert len(looks) == before + 1
+
+
+def test_another_array_in_the_same_place_is_another_one():
+    for value in (1.0, 3.0, 5.0):
+        block = np.full((50, 1000), value, np.float16)
+        block.flags.writeable = False
+        assert Stored((block,)).extent.largest[0] == value
+        del block

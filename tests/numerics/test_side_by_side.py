@@ -1,0 +1,61 @@
+"""Matrices side by side: the bits of each by itself, in every form and by every crew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softfloat_llm.numerics import kernels
+from softfloat_llm.numerics.crew import Crew
+from softfloat_llm.numerics.precision import precision_of
+from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.side_by_side import SideBySide
+
+TEXTS = [
+    "f16,acc=f16", "bf16,acc=f32", "f32,acc=f32", "f16,acc=f32+kahan", "bf16,acc=exact",
+    "bf16,acc=bf16,acc.rounding=stochastic:8:1",
+]  # fmt: skip
+
+
+def made(storage, widths=(70, 3, 130)):
+    rng = np.random.default_rng(4)
+    a = round_to(rng.standard_normal((3, 40)), storage)
+    return a, [round_to(rng.standard_normal((n, 40)), storage).T for n in widths]
+
+
+def alone(a, b, at):
+    """Random words are those of a matrix by itself, wherever it stands."""
+    return kernels.matmul(a, b, at)
+
+
+@pytest.mark.parametrize("backend", kernels.BACKENDS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_each_part_has_its_own_bits(text, backend):
+    if backend == "numba":
+        pytest.importorskip("numba")
+    at = precision_of(f"storage={text}")
+    a, parts = made(at.storage)
+    whole = SideBySide(tuple(parts))
+    found = whole.split(kernels.matmul(a, whole, at, backend=backend))
+    for part, values in zip(parts, found, strict=True):
+        assert np.array_equal(values, alone(a, part, at))
+
+
+@pytest.mark.parametrize("text", TEXTS[:3])
+def test_a_crew_cuts_them_where_it_likes(text):
+    at = precision_of(f"storage={text}")
+    a, parts = made(at.storage)
+    whole = SideBySide(tuple(parts))
+    with Crew(3, least=0) as crew:
+        assert np.array_equal(crew.matmul(a, whole, at), kernels.matmul(a, whole, at))
+
+
+def test_columns_are_those_of_the_whole():
+    _, parts = made("f16", (4, 1, 6))
+    whole, joined = SideBySide(tuple(parts)), np.concatenate(parts, axis=1)
+    assert whole.shape == joined.shape
+    for start in range(12):
+        for stop in range(start, 12):
+            columns = whole.columns(slice(start, stop))
+            assert np.array_equal(np.concatenate(columns.parts, axis=1), joined[:, start:stop])
+            assert columns.shape == (40, min(stop, 11) - min(start, 11))

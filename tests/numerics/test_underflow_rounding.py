@@ -1,0 +1,129 @@
+"""Rounding by float64's own rounding and underflow: every value and middle of small formats, and what it cannot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softfloat_llm.numerics import kernels
+from softfloat_llm.numerics.accumulate import arithmetic_of, follow
+from softfloat_llm.numerics.formats import decode, format_of
+from softfloat_llm.numerics.operands import rounded_product
+from softfloat_llm.numerics.precision import precision_of
+from softfloat_llm.numerics.rounding import round_wide
+from softfloat_llm.numerics.underflow_rounding import constants_of, lowest_bit, reach, steps_of
+
+FORMATS = ["f16", "bf16", "e5m2", "e4m3", "e3m4", "e5m7", "tf32"]
+
+
+def values_of(fmt):
+    """All finite values that are not negative, in order (of tf32, those of some binades)."""
+    if fmt.bits <= 16:
+        wide = decode(np.arange(1 << fmt.bits, dtype=fmt.code_dtype), fmt)
+    else:
+        binades = [fmt.emin, fmt.emin + 1, -1, 0, 1, fmt.emax]
+        wide = np.concatenate([np.ldexp(1 + np.arange(1 << 10) / (1 << 10), e) for e in binades])
+        wide = np.append(wide, np.arange(1 << 10) * fmt.smallest_subnormal)
+    return np.unique(np.abs(wide[np.isfinite(wide)]))
+
+
+def around_every_middle(fmt):
+    """Each value, the middle to the next, and a little beside both, down to the last bit that may be there."""
+    values = values_of(fmt)
+    gaps = np.diff(values)
+    found = [values, values[:-1] + gaps / 2]
+    for bits in (2, 3, 7, 51 - fmt.precision):
+        for sign in (-1, 1):
+            found += [values[:-1] + sign * gaps * 2.0**-bits, values[:-1] + gaps / 2 + sign * gaps * 2.0**-bits]
+    every = np.concatenate(found)
+    every = every[(every >= 0) & (every <= fmt.max) & (np.remainder(every, lowest_bit(fmt)) == 0)]
+    return np.concatenate([every, -every])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_value_and_what_lies_around_every_middle_is_rounded_once(name):
+    fmt = format_of(name)
+    steps = steps_of(precision_of(f"storage={name},acc={name}"))
+    every = around_every_middle(fmt)
+    expected = round_wide(every, fmt)
+    for step in range(0, steps.count, 3):  # each step has constants of its own
+        acc, (t, c) = np.zeros((1, every.size)), np.empty((2, 1, every.size))
+        terms = np.zeros((step + 1, 1, every.size))
+        terms[step] = every * steps.factors[step]
+        with np.errstate(under="ignore", over="ignore"):
+            steps.run(acc, terms, t, c, has_floor=True)
+        assert (acc[0] == expected).all()  # -0 == +0: signs of zeros are put back by `Narrow`
+        assert (np.signbit(t[0]) == np.signbit(every))[every != 0].all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_without_a_floor_normal_sums_and_whole_subnormals_are_rounded_the_same(name):
+    fmt = format_of(name)
+    steps = steps_of(precision_of(f"storage={name},acc={name}"))
+    every = around_every_middle(fmt)
+    every = every[np.remainder(every, fmt.smallest_subnormal) == 0]
+    acc, (t, c) = np.zeros((1, every.size)), np.empty((2, 1, every.size))
+    steps.run(acc, every[None, None] * steps.factors[0], t, c, has_floor=False)
+    assert (acc[0] == round_wide(every, fmt)).all()
+
+
+def test_products_are_rounded_by_every_pair_of_constants():
+    at = precision_of("storage=f16,acc=f16,product=f16")
+    steps, fmt = steps_of(at), format_of("f16")
+    rng = np.random.default_rng(3)
+    pairs = decode(rng.integers(0, 1 << 16, (2, steps.count, 1, 20000), np.uint16), fmt)
+    pairs = np.where(np.isfinite(pairs) & (np.abs(pairs) < 250), pairs, 2.0**-10)
+    products = pairs[0] * pairs[1]
+    found = products * steps.factors[:, None, None]
+    with np.errstate(under="ignore"):
+        steps.round_products(found, np.empty_like(found))
+    scales = steps.factors * 2.0 ** -constants_of(fmt).shift
+    assert (found / scales[:, None, None] == round_wide(products, fmt)).all()
+
+
+def sums(a, b, at):
+    """The evident form."""
+    left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    program = at.order.tree(left.shape[1]).program()
+    terms = rounded_product(left.T[:, :, None], right[:, None, :], at)
+    return follow(program, terms.__getitem__, arithmetic_of(at.acc, at), (left.shape[0], right.shape[1]), None)
+
+
+@pytest.mark.parametrize("backend", kernels.BACKENDS)
+@pytest.mark.parametrize(("name", "power"), [("f16", 5), ("f16", 9), ("bf16", 5), ("bf16", 60)])
+def test_a_trifle_that_carries_a_sum_just_below_a_power_of_two_takes_another_way(backend, name, power):
+    """32 - 2^-48 lies so close below 32 that 2^42 t + t is in the next binade: by itself, it comes out as 31.98."""
+    if backend == "numba":
+        pytest.importorskip("numba")
+    at = precision_of(f"storage={name},acc={name}")
+    fmt, shift = format_of(name), constants_of(format_of(name)).shift
+    large, trifle = 2.0**power, 2.0 ** (power - 53)
+    steps, (acc, t, c) = steps_of(at), np.full((3, 1, 1), large)
+    with np.errstate(under="ignore"):
+        steps.run(acc, np.array([[[-trifle * steps.factors[0]]]]), t, c, has_floor=True)
+    assert acc[0, 0] != large  # so the condition is needed,
+    assert trifle < reach(fmt, large)  # and it is seen
+    for exponent in range(power - 55, power - shift + 4):
+        a = np.array([[large, 2.0 ** (exponent // 2)], [-large, 2.0 ** (exponent // 2)]])
+        b = np.array([[1.0, 1.0], [-(2.0 ** (exponent - exponent // 2)), 2.0 ** (exponent - exponent // 2)]])
+        if np.array_equal(round_wide(a, fmt), a) and np.array_equal(round_wide(b, fmt), b):
+            assert (kernels.matmul(a, b, at, backend=backend) == sums(a, b, at)).all()
+
+
+@pytest.mark.parametrize("backend", kernels.BACKENDS)
+@pytest.mark.parametrize("text", ["f16,acc=f16", "bf16,acc=bf16", "f16,acc=f16,product=f16", "f16,acc=bf16"])
+def test_long_chains_whose_conditions_hold_for_some_terms_only(backend, text):
+    """Terms of ordinary size, trifles and zeros, in chains of several rounds of constants."""
+    if backend == "numba":
+        pytest.importorskip("numba")
+    at, rng = precision_of(f"storage={text}"), np.random.default_rng(11)
+    for trifles in (0.02, 0.5):
+        scale = rng.choice([1.0, 2.0**-20, 0.0], (2, 200), p=[0.9 - trifles, trifles, 0.1])
+        a = round_wide(rng.standard_normal((3, 200)) * 8 * scale[0], at.storage)
+        b = round_wide(rng.standard_normal((200, 40)) * 8 * scale[1][:, None], at.storage)
+        assert (kernels.matmul(a, b, at, backend=backend) == sums(a, b, at)).all()
+
+
+def test_formats_that_float64_has_no_room_for_have_no_steps():
+    assert steps_of(precision_of("storage=tf32,acc=e8m20")) is None  # too many bits
+    assert constants_of(format_of("f64")) is None  # too far
