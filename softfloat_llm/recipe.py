@@ -336,13 +336,27 @@ def _from_file(path: Path, above: tuple[Path, ...] = ()) -> Recipe:
 
 
 def _check_certificate(recipe: Recipe, path: Path) -> None:
-    """Raises RecipeError where a changed copy of a shipped recipe still goes by its name, or by its evidence."""
+    """Raises RecipeError where a changed copy of a shipped recipe still goes by its name, or by its evidence.
+
+    Several recipes may rest on the same evidence: the one that is told is that by whose name it goes, else the one that
+    it is most like.
+    """
+    words = recipe.words()
     claims = [recipe_of(name) for name in recipe_names() if _claims(recipe, name)]
-    if claims and all(recipe.words() != shipped.words() for shipped in claims):
-        raise RecipeError(
-            f"Recipe {path} says other things than {claims[0].name}, but goes by its name or its evidence."
-            ' Give it a name of its own, status = "policy", and evidence = "".'
-        )
+    if not claims or any(words == shipped.words() for shipped in claims):
+        return
+    told = min(claims, key=lambda shipped: (shipped.name != recipe.name, _apart(words, shipped.words())))
+    what = "goes by its name" if told.name == recipe.name else f"has its evidence ({recipe.evidence[:60]}...)"
+    raise RecipeError(
+        f"Recipe {path} says other things than {told.name}, but {what}."
+        ' Give it a name of its own, status = "policy", and evidence = "".'
+    )
+
+
+def _apart(words: Mapping[str, Mapping[str, str]], others: Mapping[str, Mapping[str, str]]) -> int:
+    """How many settings of two expansions differ."""
+    pairs = [{(site, *pair) for site, keys in all_of.items() for pair in keys.items()} for all_of in (words, others)]
+    return len(pairs[0] ^ pairs[1])
 
 
 def _claims(recipe: Recipe, shipped: str) -> bool:

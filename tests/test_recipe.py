@@ -566,6 +566,16 @@ def test_a_changed_copy_of_a_recipe_does_not_keep_its_certificate(tmp_path):
         recipe_of(in_file(tmp_path, renamed, "renamed.toml"))
 
 
+@pytest.mark.parametrize("name", ["transformers-sdpa-bf16-cpu-amx", "transformers-eager-f16-cpu-amx"])
+def test_of_recipes_that_rest_on_the_same_evidence_the_copied_one_is_told(tmp_path, name):
+    shared = recipe_of("transformers-eager-bf16-cpu-amx").evidence
+    text = to_toml(recipe_of(name))
+    assert recipe_of(name).evidence == shared
+    changed = text.replace(f'name = "{name}"', 'name = "mine"').replace('acc = "f32"', 'acc = "f16"', 1)
+    with pytest.raises(RecipeError, match=f"other things than {name}, but has its evidence"):
+        recipe_of(in_file(tmp_path, changed, "copied.toml"))
+
+
 def test_the_first_argument_of_a_recipe_is_what_the_rest_is_put_upon():
     assert Recipe("bf16").words() == recipe_of("bf16").words()
     assert Recipe("bf16,acc=f16").words() == recipe_of("bf16,acc=f16").words()
