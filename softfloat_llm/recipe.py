@@ -20,7 +20,7 @@ from softfloat_llm.errors import RecipeError, WordError, nearest
 from softfloat_llm.numerics.formats import Format, format_of
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.site_specs import Setting, SiteSpec, rules_for, settings_of, site_spec, takers
-from softfloat_llm.sites import SITES, specificity
+from softfloat_llm.sites import GROUPS, SITES, is_selector, specificity
 
 STATUSES = {
     "bits": "equal to a real run, bit for bit",
@@ -311,6 +311,12 @@ def _from_pairs(pairs: list[str], base: Recipe | None) -> Recipe:
         if not key or not word:
             raise RecipeError(f"{pair!r}: expected KEY=WORD or SITE.KEY=WORD, such as acc=f16 or attn.softmax.acc=f32.")
         chosen = flags if key in (*PRECISION_FLAGS, "kv") else at
+        if chosen is at and "." not in key and not is_selector(key.partition(" ")[0]):
+            known = [*PRECISION_FLAGS, "kv", *SITES, *GROUPS]
+            raise RecipeError(
+                f"{pair!r}: {key!r} is neither a stage nor a site.{nearest(key, known)} Stages:"
+                f" {', '.join(PRECISION_FLAGS)}, kv; sites: softfloat-llm recipes --sites."
+            )
         if key in chosen:
             raise RecipeError(f"{key!r} is given twice: {chosen[key]} and {word}.")
         chosen[key] = word

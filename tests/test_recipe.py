@@ -383,7 +383,7 @@ def test_a_file_that_is_based_on_another_keeps_the_status_that_it_says(tmp_path)
     ("storage=bf17", FormatError, "Unknown format 'bf17'. Did you mean 'bf16'"),
     ("bf16,acc=foo", FormatError, "At site 'attn.q_proj'.*Unknown format 'foo'"),
     ("bf16,rope.table=f33", RecipeError, "a site alone takes a format.*Did you mean 'f32'"),
-    ("bf16,order=lanse:8", OrderError, "Unknown order 'lanse:8'.*Did you mean 'lanes'"),
+    ("bf16,order=lanse:8", OrderError, "Unknown order 'lanse:8'.*Did you mean 'lanes:8'"),
     ("bf16,acc=f32+kahn", PrecisionError, "kahan or neumaier, not 'kahn'"),
     ("bf16,norm.form=once", RecipeError, "form='once' is unknown. It can be round-then-weight or weight-then-round"),
     ("bf16,attn.rope.form=onc", RecipeError, "Did you mean 'once'"),

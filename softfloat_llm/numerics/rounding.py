@@ -26,6 +26,22 @@ MODES: tuple[str, ...] = get_args(Mode)
 OVERFLOWS: tuple[str, ...] = get_args(Overflow)
 SUBNORMALS: tuple[str, ...] = get_args(Subnormals)
 
+OTHER_NAMES = {
+    "nearest": "ties_to_even", "to_nearest": "ties_to_even", "tonearest": "ties_to_even", "rne": "ties_to_even",
+    "rn": "ties_to_even", "rnte": "ties_to_even", "even": "ties_to_even", "half_even": "ties_to_even",
+    "half_to_even": "ties_to_even", "nearest_even": "ties_to_even", "bankers": "ties_to_even",
+    "rna": "ties_to_away", "rnta": "ties_to_away", "away": "ties_to_away", "half_away": "ties_to_away",
+    "half_up": "ties_to_away", "nearest_away": "ties_to_away", "rtz": "toward_zero", "rz": "toward_zero",
+    "zero": "toward_zero", "truncate": "toward_zero", "trunc": "toward_zero", "chop": "toward_zero",
+    "rtp": "toward_positive", "rup": "toward_positive", "ru": "toward_positive", "up": "toward_positive",
+    "upward": "toward_positive", "ceil": "toward_positive", "rtn": "toward_negative", "rdn": "toward_negative",
+    "rd": "toward_negative", "down": "toward_negative", "downward": "toward_negative", "floor": "toward_negative",
+    "odd": "to_odd", "rto": "to_odd", "sr": "stochastic",
+    "flush": "ftz", "flush_to_zero": "ftz", "flush-to-zero": "ftz", "denormals_are_zero": "daz", "both": "ftz+daz",
+    "none": "keep", "gradual": "keep", "preserve": "keep",
+    "clamp": "saturate", "sat": "saturate", "satfinite": "saturate", "inf": "ieee",
+}  # fmt: skip
+"""What others (IEEE 754 shorthand, LLVM, CUDA, Python's decimal) call a mode or an option, for hints."""
 EXPONENT_MASK = np.int64(0x7FF0_0000_0000_0000)  # of float64
 _NATIVE = {f16: np.float16, f32: np.float32}  # NumPy casts from float64 to these by one rounding, ties to even
 
@@ -36,7 +52,7 @@ def check_mode(mode: str) -> None:
         return
     if isinstance(mode, str) and stochastic_of(mode):
         raise FormatError(f"{mode!r} is for round_to and the stages of a precision; here: {', '.join(MODES)}.")
-    raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, MODES)} Known: {', '.join(MODES)}.")
+    raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, MODES, OTHER_NAMES)} Known: {', '.join(MODES)}.")
 
 
 def check_rounding(mode: str | Stochastic) -> None:
@@ -45,13 +61,14 @@ def check_rounding(mode: str | Stochastic) -> None:
         return
     if mode not in MODES:
         known = ", ".join((*MODES, "stochastic[:BITS[:SEED]]"))
-        raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, (*MODES, 'stochastic'))} Known: {known}.")
+        hint = nearest(mode, (*MODES, "stochastic"), OTHER_NAMES)
+        raise FormatError(f"Unknown rounding mode {mode!r}.{hint} Known: {known}.")
 
 
 def check_option(name: str, value: str, known: tuple[str, ...]) -> None:
     """Raises FormatError for a value that an option does not have."""
     if value not in known:
-        raise FormatError(f"Unknown {name} {value!r}.{nearest(value, known)} Known: {', '.join(known)}.")
+        raise FormatError(f"Unknown {name} {value!r}.{nearest(value, known, OTHER_NAMES)} Known: {', '.join(known)}.")
 
 
 def round_to(

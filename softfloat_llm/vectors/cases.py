@@ -18,7 +18,7 @@ from math import isqrt
 from softfloat_llm.errors import FormatError, VectorError, nearest
 from softfloat_llm.numerics.exact import floor_log2, round_exact
 from softfloat_llm.numerics.formats import Format, format_of
-from softfloat_llm.numerics.rounding import MODES
+from softfloat_llm.numerics.rounding import MODES, OTHER_NAMES
 
 OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3, "round": 1}
 """Operation -> its number of operands. `round` takes any real (a float64) to the format."""
@@ -205,7 +205,7 @@ def _case_of(line: str, where: str) -> Case:
     if operation not in OPERANDS:
         raise VectorError(f"{where}: unknown operation {operation!r}.{nearest(operation, OPERANDS)}")
     if mode not in MODES:
-        raise VectorError(f"{where}: unknown rounding mode {mode!r}.{nearest(mode, MODES)}")
+        raise VectorError(f"{where}: unknown rounding mode {mode!r}.{nearest(mode, MODES, OTHER_NAMES)}")
     if len(operands) != OPERANDS[operation]:
         raise VectorError(f"{where}: {operation} takes {OPERANDS[operation]} operands, found {len(operands)}.")
     flags = frozenset(results[1:]) - {"exact"}
