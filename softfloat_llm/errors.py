@@ -58,7 +58,13 @@ class RunError(SoftfloatError):
 
 
 class SweepError(SoftfloatError):
-    """A sweep whose grid has no meaning, or whose folder, cluster or packages cannot be had."""
+    """A sweep whose folder, cluster or packages cannot be had."""
+
+
+class GridError(SweepError, WordError):
+    """A sweep's grid whose words have no meaning: they stop it before anything runs."""
+
+    exit_code = 2
 
 
 class LiveError(SoftfloatError):
@@ -87,6 +93,22 @@ class ReportError(SoftfloatError):
 
 class FetchError(SoftfloatError):
     """A download or conversion that did not produce what was expected."""
+
+
+def why(error: BaseException, *, with_file: bool = False) -> str:
+    """What went wrong, for the middle of a message: the system's words without their number, one line.
+
+    `with_file`: after the file that it refused, where the message does not name it already.
+
+    >>> why(FileNotFoundError(2, "No such file or directory", "x.toml"))
+    'No such file or directory'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        names = [str(name) for name in (error.filename, error.filename2) if name is not None and with_file]
+        return f"{' and '.join(names)}: {error.strerror}" if names else error.strerror
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no text in UTF-8 (byte {error.start} is {error.object[error.start]:#04x})"
+    return str(error).split("\n", maxsplit=1)[0].rstrip(".") or type(error).__name__
 
 
 def nearest(word: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:

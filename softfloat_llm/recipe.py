@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from softfloat_llm.errors import RecipeError, WordError, nearest
+from softfloat_llm.errors import RecipeError, WordError, nearest, why
 from softfloat_llm.numerics.formats import Format, format_of
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.site_specs import Setting, SiteSpec, rules_for, settings_of, site_spec, takers
@@ -329,7 +329,10 @@ def _from_file(path: Path, above: tuple[Path, ...] = ()) -> Recipe:
         place = path.resolve()
         body = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: bytes that are no text, or a path that is none
-        raise RecipeError(f"Reading the recipe {path}: {error}.") from None
+        raise RecipeError(
+            f"Reading the recipe {path}: {why(error)}. Expected a TOML file (softfloat-llm recipes NAME --toml shows"
+            " one), or a name that `softfloat-llm recipes` lists."
+        ) from None
     if place in above:
         raise RecipeError(f"Recipe {path} is based on itself, by way of {above[-1]}.")
     table = _toml(body, str(path))

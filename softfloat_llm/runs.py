@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from softfloat_llm.errors import CheckpointError, RunError, TokenError, WordError, nearest
+from softfloat_llm.errors import CheckpointError, RunError, TokenError, WordError, nearest, why
 from softfloat_llm.io.atomic import new_folder
 from softfloat_llm.io.checkpoint import Model, open_model
 from softfloat_llm.io.progress import Progress
@@ -124,7 +124,7 @@ class Run:
         try:
             return self._write(target, replace)
         except OSError as error:
-            raise RunError(f"Saving the run {target}: {error}. Choose a place that can be written.") from None
+            raise RunError(f"Saving the run {target}: {why(error)}. Choose a place that can be written.") from None
 
     def _write(self, target: Path, replace: bool) -> Path:
         with new_folder(target, replace=replace) as folder:
@@ -155,7 +155,9 @@ class Run:
         try:
             body = json.loads((folder / "run.json").read_text())
         except (OSError, ValueError, RecursionError) as error:
-            raise RunError(f"Reading the run {folder}: {error}. Expected a folder that --save wrote.") from None
+            raise RunError(
+                f"Reading the run {folder}: {why(error, with_file=True)}. Expected a folder that --save wrote."
+            ) from None
         if not isinstance(body, dict) or body.get("schema") != RUN_SCHEMA:
             raise RunError(f"Reading the run {folder}: run.json has not the schema {RUN_SCHEMA!r}.")
         try:

@@ -19,7 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from softfloat_llm.errors import CheckpointError
+from softfloat_llm.errors import CheckpointError, why
 from softfloat_llm.io.atomic import new_file
 from softfloat_llm.numerics.formats import Array
 
@@ -143,7 +143,7 @@ def parse_json(text: bytes, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=lambda pairs: _unique(pairs, what))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        raise CheckpointError(f"{what} is not JSON in UTF-8: {error}.") from None
+        raise CheckpointError(f"{what} is not JSON in UTF-8: {why(error)}.") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{what} holds a JSON {type(value).__name__}, expected an object.")
     return value

@@ -86,6 +86,58 @@ def test_an_unusable_input_gives_3_and_says_why(console: Console, words: list[st
     assert "Traceback" not in answer.err
 
 
+LEAVES = {
+    "prompt": (["simulate", "@{}"], "Reading the prompt from {}: "),
+    "recipe": (["simulate", "--recipe", "{}.toml"], "Reading the recipe {}.toml: "),
+    "run": (["simulate", "--teacher", "{}"], "Reading the run {0}: {0}/run.json: "),
+    "tensors": (["compare", "{}.npz", "{}.npz"], "Reading {}.npz: "),
+    "order": (["simulate", "--order", "tree:@{}"], "Reading the tree file {}: "),
+    "prompts": (["ties", "--prompts", "{}"], "Reading the prompts from {}: "),
+    "vectors": (["vectors", "run", "{}"], "Reading the vectors {}: "),
+    "pairs": (["identify", "round", "--pairs", "{}"], "Reading the pairs of {}: "),
+    "numbers": (["explain", "sum", "@{}.npy"], "Reading {}.npy: "),
+    "vectors to write": (["vectors", "write", "{}/x", "--op", "add", "--format", "f16"], "Writing {}/x: "),
+    "run to save": (["simulate", "--save", "/proc/self/nowhere"], "Saving the run /proc/self/nowhere: "),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), LEAVES.values(), ids=LEAVES)
+def test_what_the_system_refuses_is_told_in_words_and_with_what_was_done(
+    console: Console, tmp_path: Path, words: list[str], said: str
+) -> None:
+    nowhere = tmp_path / "none" / "such"
+    answer = console(*(word.format(nowhere) for word in words))
+    assert answer.code in (2, 3)
+    assert said.format(nowhere) in answer.err
+    assert "Errno" not in answer.err
+    assert "No such file or directory" in answer.err
+
+
+@pytest.mark.parametrize(
+    "word", ["simulate @{}", "simulate --recipe {}", "vectors run {}", "simulate --order tree:@{}"]
+)
+def test_bytes_that_are_no_text_are_told_without_the_words_of_a_codec(
+    console: Console, tmp_path: Path, word: str
+) -> None:
+    file = tmp_path / "bytes.toml"
+    file.write_bytes(b"ab\xff")
+    answer = console(*word.format(file).split())
+    assert "it is no text in UTF-8 (byte 2 is 0xff)" in answer.err
+    assert "codec" not in answer.err
+
+
+def test_an_error_of_the_system_that_nobody_told_names_the_file(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "weights.bin")
+
+    monkeypatch.setattr("softfloat_llm.cli.options.open_model", refuse)
+    answer = console("simulate")
+    assert answer.code == 3
+    assert answer.err.startswith("PermissionError: weights.bin: Permission denied. Check that it is there")
+
+
 def test_a_truncated_checkpoint_gives_3(console: Console, tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         shutil.copy(tiny.FOLDER / name, tmp_path)
