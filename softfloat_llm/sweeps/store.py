@@ -26,9 +26,9 @@ COLUMNS = {
     "cell": "string", "model": "string", "prompt": "string", "recipe": "string", "order": "string", "seed": "int64",
     "steps": "int64", "reference": "string", "model_digest": "string", "error": "string", "tokens": "list",
     "reference_tokens": "list", "digest": "string", "reference_digest": "string", "flips": "int64",
-    "first_flip": "int64", "ties": "int64", "least_margin": "float64", "margins": "numbers", "run_margins": "numbers", "step_abs": "numbers",
-    "max_abs": "float64", "mean_abs": "float64", "last_abs": "float64", "max_ulp": "float64",
-    "ulp_format": "string", "max_kl": "float64", "mean_kl": "float64",
+    "first_flip": "int64", "ties": "int64", "least_margin": "float64", "margins": "numbers",
+    "run_margins": "numbers", "step_abs": "numbers", "max_abs": "float64", "mean_abs": "float64",
+    "last_abs": "float64", "max_ulp": "float64", "ulp_format": "string", "max_kl": "float64", "mean_kl": "float64",
 }  # fmt: skip
 """Column -> type; `list` is a list of int64, `numbers` one of float64. What a cell with an error has none of is null.
 
