@@ -88,7 +88,8 @@ def round_to(
     its dtype; of plain numbers and float64: in `fmt`) for a zero; `ftz` gives a zero where the rounding with unbounded
     exponent lies below the smallest normal value. `mode`: one of MODES, or `stochastic:BITS:SEED` (see
     `stochastic.Stochastic`), where the element at place i of x (in C order) takes random word i of the seed.
-    **Raises** FormatError for an unknown format, mode or option, or an x that is not real numbers.
+    **Raises** FormatError for an unknown format, mode or option, an x that is not real numbers, or stochastic rounding
+    to more than 24 bits.
 
     >>> round_to(257, "bf16"), round_to(1 + 2**-8 + 2**-40, "bf16"), round_to(0.1, "bf16", "toward_zero")
     (256.0, 1.0078125, 0.099609375)
@@ -97,6 +98,11 @@ def round_to(
     """
     fmt = format_of(fmt)
     check_rounding(mode)
+    if mode not in MODES and fmt.precision > 24:
+        raise FormatError(
+            f"round_to {fmt} by {mode}: random words round what float64 has beyond at most 24 bits; of {fmt} there is"
+            " nothing beyond. Take a narrower format, or another mode."
+        )
     check_option("overflow", overflow, OVERFLOWS)
     check_option("subnormals", subnormals, SUBNORMALS)
     values = _as_given(x)
