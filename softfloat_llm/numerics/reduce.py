@@ -18,7 +18,7 @@ from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
-from softfloat_llm.numerics.rounding import carry, round_wide, widen
+from softfloat_llm.numerics.rounding import carry, round_wide, unsigned_nan, widen
 
 PrecisionLike = str | Precision | Mapping[str, Any]
 
@@ -171,11 +171,15 @@ def _start(init: npt.ArrayLike | None, shape: tuple[int, ...], at: Precision) ->
 
 
 def rounded_output(acc: Array, at: Precision) -> Stages:
-    """The last rounding. acc (...) holds values of the accumulator's format (of the output already, where exact)."""
+    """The last rounding. acc (...) holds values of the accumulator's format (of the output already, where exact).
+
+    A NaN goes to an output without NaN as +NaN, whichever sign the CPU gave it: -0.
+    """
     if at.acc.format is None:
         out = carry(acc, at.output)
         return Stages(out, out)
-    out = round_wide(widen(acc), at.output, **at.rules("output"))
+    wide = widen(acc) if at.output.has_nan else unsigned_nan(widen(acc))
+    out = round_wide(wide, at.output, **at.rules("output"))
     return Stages(carry(acc, at.acc.format), carry(out, at.output))
 
 
