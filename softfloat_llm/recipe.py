@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -18,9 +19,9 @@ from typing import Any, NamedTuple
 
 from softfloat_llm.errors import RecipeError, WordError, nearest, why
 from softfloat_llm.numerics.formats import Format, format_of
-from softfloat_llm.numerics.precision import precision_of
+from softfloat_llm.numerics.precision import Precision, precision_of
 from softfloat_llm.site_specs import Setting, SiteSpec, rules_for, settings_of, site_spec, takers
-from softfloat_llm.sites import GROUPS, SITES, is_selector, specificity
+from softfloat_llm.sites import GROUPS, MATMUL, SITES, is_selector, specificity
 
 STATUSES = {
     "bits": "equal to a real run, bit for bit",
@@ -159,9 +160,15 @@ class Recipe:
         """The full expansion: site -> key -> word. Two recipes with the same expansion give the same bits."""
         return {name: self.at(name).words() for name in SITES}
 
+    @property
+    def usual(self) -> Precision:
+        """The precision that most matrix products have; of equally many, that of `lm_head`."""
+        count = Counter(self.at(name).precision for name in dict.fromkeys(("lm_head", *MATMUL)))
+        return count.most_common(1)[0][0]
+
     def difference(self) -> list[str]:
-        """What differs from the plain recipe of `lm_head`'s flags, as `SITE.KEY=WORD` texts: for a short print."""
-        head = self.at("lm_head").precision
+        """What differs from the plain recipe of the usual flags, as `SITE.KEY=WORD` texts: for a short print."""
+        head = self.usual
         plain = _plain_words(str(head.storage), dict(head.items()))
         return [
             f"{name}.{key}={word}"

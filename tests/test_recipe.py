@@ -229,6 +229,8 @@ def test_a_later_rule_for_the_same_shape_is_the_one_that_is_shown_and_followed(t
 def test_difference_names_what_the_plain_flags_do_not_say():
     assert recipe_of("f16,acc=f16").difference() == []
     assert recipe_of("bf16,attn.softmax.acc=bf16").difference() == ["attn.softmax.acc=bf16"]
+    assert recipe_of("bf16,lm_head.acc=f16").difference() == ["lm_head.acc=f16"]
+    assert recipe_of("bf16,linear.acc=f16").difference() == ["attn.scores.acc=f32", "attn.pv.acc=f32"]
     assert recipe_of("bf16,kv=e4m3fn").difference() == ["kv.k.storage=e4m3fn", "kv.v.storage=e4m3fn"]
 
 
