@@ -61,12 +61,13 @@ def run_of(
     progress: Progress | None,
     *,
     default: str,
+    taps: tuple[str, ...] = (),
 ) -> Run:
-    """The saved run, or the run that the words make: in the recipe `default` where they say no other."""
+    """The saved run, or the run that the words make, with `taps`: in the recipe `default` where they say no other."""
     if (saved := saved_run(what)) is not None:
         refuse_words(precision, asked)
         return saved
-    given = asked.arguments(what, progress)
+    given = asked.arguments(what, progress) | ({"taps": taps} if taps else {})
     return named(simulate(recipe=precision.recipe(default), **given), given["model"])
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from softfloat_llm.analysis.last_rounding import SUMS
 from softfloat_llm.analysis.ties import ties as ties_of
 from softfloat_llm.analysis.ties import ties_of_prompts
 from softfloat_llm.cli.asked import RunOrPrompt, run_of
@@ -41,7 +42,7 @@ def ties(
     """
     with watched(is_quiet=output.is_quiet) as progress:
         if prompts is None:
-            run = run_of(what, precision, asked, progress, default="f32")
+            run = run_of(what, precision, asked, progress, default="f32", taps=(SUMS,))
             found = ties_of(run, format=format or "bf16")
         else:
             if what is not None or asked.tokens is not None:
