@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from softfloat_llm.cli.options import OutputFlags, grouped, prompt_of
-from softfloat_llm.cli.screen import show, show_json, watched
+from softfloat_llm.cli.screen import say, show, show_json, watched
 from softfloat_llm.cli.simulate import answer_of
 from softfloat_llm.errors import nearest
 from softfloat_llm.report.page import check_page
@@ -97,8 +97,13 @@ def sweep(
     if grid is None:
         found = load(out)
     else:
-        with watched(is_quiet=output.is_quiet) as progress:
-            found = run_sweep(grid, out, workers=workers, backend=backend, scheduler=scheduler, progress=progress)
+        how: dict[str, Any] = {"workers": workers, "backend": backend, "scheduler": scheduler}
+        try:
+            with watched(is_quiet=output.is_quiet) as progress:
+                found = run_sweep(grid, out, progress=progress, **how)
+        except KeyboardInterrupt:
+            say(f"{len(load(out).rows)} rows are kept in {out}: the same line goes on where it was.")
+            raise
     found = dataclasses.replace(found, rows_by=rows, columns_by=columns, value=value)
     if heatmap is not None:
         save_sweep_picture(found.map(), heatmap, replace=replace)

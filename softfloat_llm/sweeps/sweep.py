@@ -73,7 +73,9 @@ class Sweep(Answer):
         lines = [f"{len(done)} of {cells} done: a token flips in {flipped}; {digests} distinct logits."]
         if self.failed:
             lines.append(f"{len(self.failed)} ended in an error, the first: {self.failed[0]['error']}")
-        return lines + ([f"{self.left} still to be done: the same line goes on where it was."] if self.left else [])
+        return lines + (
+            [f"{self.left} still to be done: the line that began the sweep goes on where it was."] if self.left else []
+        )
 
     def tables(self, *, verbose: bool = False) -> list[Table]:
         """The rows (`verbose`: all, and nothing cut), then the map where the grid has one of a terminal's width."""

@@ -74,13 +74,10 @@ def _row(dask: Any, future: Any, cell: Cell) -> Row:
     if future.status == "finished":
         row: Row = future.result()
         return row
-    error = future.exception() if future.status == "error" else SweepError("the cluster gave the cell up.")
-    is_dead = isinstance(error, dask.scheduler.KilledWorker)
-    return (
-        failed(cell, f"SweepError: every worker that had this cell died (out of memory?): {error}")
-        if is_dead
-        else (failed(cell, told(error)))
-    )
+    error = future.exception() if future.status == "error" else SweepError("The cluster gave the cell up.")
+    if isinstance(error, dask.scheduler.KilledWorker):
+        return failed(cell, f"SweepError: each worker died that had this cell or its model (out of memory?). {error}")
+    return failed(cell, told(error))
 
 
 def _sent(client: Any, model: Model) -> Any:
