@@ -50,9 +50,10 @@ def decode(
     trace: Trace,
     crew: Crew = ALONE,
     step: Step | None = None,
-) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
-    """Feed the prompt, then one token a step. Returns logits (T, V), the tokens chosen, the tokens fed (T).
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Feed the prompt, then one token a step. Returns the tokens chosen, and the tokens fed (T).
 
+    The logits of all T positions are those that the trace keeps of `lm_head.out`.
     `steps` tokens are chosen: the first from the prompt's last row, each next one after feeding the token before it:
     the run's own (free running), or the `teacher`'s (teacher forced). T = len(prompt) + max(steps - 1, 0).
     """
@@ -61,16 +62,21 @@ def decode(
     check_window(len(prompt) + max(steps - 1, 0), cache.window)
     layers = weights.config.num_hidden_layers
     passes = max(steps, 1)
-    fed, chosen, rows = list(prompt), [], []
+    fed, chosen = list(prompt), list[int]()
 
     def report(done: int) -> Step | None:
         return None if step is None else lambda layer, _: step(done * layers + layer, passes * layers)
 
-    rows.append(forward(weights, prompt, recipe, cache, trace, crew=crew, step=report(0)))
+    def last_row(tokens: Sequence[int], place: int) -> Array:
+        logits = forward(weights, tokens, recipe, cache, trace, crew=crew, step=report(place), is_last_enough=True)
+        row: Array = logits[-1]
+        return row
+
+    row = last_row(prompt, 0)
     for place in range(steps):
-        chosen.append(argmax(rows[-1][-1], trace, ties=recipe.ties))
+        chosen.append(argmax(row, trace, ties=recipe.ties))
         if place + 1 == steps:
             break
         fed.append(chosen[-1] if teacher is None else teacher[place])
-        rows.append(forward(weights, fed[-1:], recipe, cache, trace, crew=crew, step=report(place + 1)))
-    return np.concatenate(rows), tuple(chosen), tuple(fed)
+        row = last_row(fed[-1:], place + 1)
+    return tuple(chosen), tuple(fed)

@@ -23,11 +23,12 @@ from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.recorder import Instead, Recorder
 from softfloat_llm.llama.rope import rope_table
 from softfloat_llm.llama.stored_weights import StoredWeights
-from softfloat_llm.llama.taps import entered_values
+from softfloat_llm.llama.taps import Taps, entered_values
 from softfloat_llm.llama.weights import EMBEDDING, Weights
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array
 from softfloat_llm.recipe import Recipe, Scope
+from softfloat_llm.site_specs import SiteSpec
 from softfloat_llm.sites import select
 from softfloat_llm.trace import Trace
 
@@ -46,8 +47,11 @@ def forward(
     crew: Crew = ALONE,
     step: Step | None = None,
     instead: Instead | None = None,
+    is_last_enough: bool = False,
 ) -> Array:
     """Logits for every position. tokens (T,) or (B, T); the result (T, V) or (B, T, V) in the format of `lm_head`.
+
+    `is_last_enough`: the result has those of the last position alone, (1, V) or (B, 1, V); the trace gets all.
 
     `cache` holds the positions before these and is extended by these. What lies at the left of a row as padding (see
     `KVCache.padding`) is skipped: its logits mean nothing, and no other row or position is touched by it. `instead`
@@ -81,9 +85,36 @@ def forward(
             step(layer + 1, config.num_hidden_layers)
     see.layer = None
     h = run.norm("norm.final", x, "model.norm.weight")
-    logits = run.dense("lm_head", h, "lm_head", divisor=config.logits_scaling)  # (B*T, V)
+    logits = _logits(h, run, ids.shape[1] if is_last_enough else 1)  # (B*T, V), or (B, V)
     cache.length += ids.shape[1]
-    return logits if np.ndim(tokens) == 1 else logits.reshape(*ids.shape, -1)
+    return logits if np.ndim(tokens) == 1 else logits.reshape(len(ids), -1, config.vocab_size)
+
+
+LOGITS_AT_ONCE = 1 << 22
+"""Logits that are made at once: float64 temporaries of 32 MiB."""
+
+
+def _logits(h: Array, run: _Pass, every: int) -> Array:
+    """The logits of each row, or of the last of `every` so many. h (B*T, D); the result (B*T / every, V).
+
+    Some rows after the others, where no row's bits depend on those beside it.
+    """
+    count = len(h)
+    if run.see.instead is None and are_rows_apart(run.recipe.at("lm_head")):
+        count = max(1, LOGITS_AT_ONCE // run.store.config.vocab_size)
+    wanted, parts = [], run.see.in_parts()
+    for start in range(0, len(h), count):
+        rows = h[start : start + count]
+        parts.at_row(start)
+        made = parts("lm_head", run.product("lm_head", rows, "lm_head", divisor=run.store.config.logits_scaling))
+        wanted.append(made if every == 1 else made[(every - 1 - start) % every :: every].copy())
+    parts.settle()
+    return wanted[0] if len(wanted) == 1 else np.concatenate(wanted)
+
+
+def are_rows_apart(spec: SiteSpec) -> bool:
+    """True where each row of a linear layer has the bits that it has by itself."""
+    return not spec.rules and not spec.precision.is_stochastic and spec.options["activations"] == "plain"
 
 
 def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
@@ -139,9 +170,13 @@ class _Pass(NamedTuple):
 
     def dense(self, site: str, x: Array, name: str, *, divisor: float = 1.0) -> Array:
         """x W^T (+ bias), over the divisor, with the weight of that name. x (B*T, K); the result (B*T, N)."""
+        return self.see(site, self.product(site, x, name, divisor=divisor))
+
+    def product(self, site: str, x: Array, name: str, *, divisor: float = 1.0) -> Taps:
+        """The taps of `dense`."""
         (weight, bias), spec = self.store.linear(site, name), self.recipe.at(site)
         taps = blocks.linear(x, weight, spec, bias=bias, crew=self.crew)
-        return self.see(site, taps if divisor == 1 else blocks.divided(taps, divisor, spec))
+        return taps if divisor == 1 else blocks.divided(taps, divisor, spec)
 
     def norm(self, site: str, x: Stream, name: str) -> Array:
         """RMSNorm with the weight of that name. x (B*T, D); the result (B*T, D)."""
