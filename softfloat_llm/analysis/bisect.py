@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "softfloat-llm/bisect/1"
 SHOWN = 10
+ASKS = "which site, changed alone, turns the token; by how much each moves the lead, one after another: budget"
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Bisection(Answer):
 
     def heading(self) -> list[tuple[str, str]]:
         lines = [("prompt", shown_prompt(self.prompt)), ("recipe", recipe_line(self.recipe))]
-        lines.append(("against", self.reference_recipe.name))
+        lines += [("against", self.reference_recipe.name), ("asks", ASKS)]
         return [*lines, ("note", self.note)] if self.note else lines
 
     def sentences(self) -> list[str]:
