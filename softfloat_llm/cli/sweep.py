@@ -65,7 +65,8 @@ def sweep(
         str | None, typer.Option("--scheduler", metavar="tcp://HOST:PORT", help="A Dask cluster does the cells.")
     ] = None,
     heatmap: Annotated[
-        Path | None, typer.Option("--heatmap", metavar="FILE.svg", rich_help_panel=_MAP, help="Draw the map.")
+        Path | None,
+        typer.Option("--heatmap", metavar="FILE.svg", rich_help_panel=_MAP, help="Draw the map (extra `report`)."),
     ] = None,
     rows: Annotated[
         str | None, typer.Option("--rows", metavar="AXIS", rich_help_panel=_MAP, help=f"One of {', '.join(AXES)}.")
@@ -105,13 +106,14 @@ def sweep(
             say(f"{len(load(out).rows)} rows are kept in {out}: the same line goes on where it was.")
             raise
     found = dataclasses.replace(found, rows_by=rows, columns_by=columns, value=value)
-    if heatmap is not None:
-        save_sweep_picture(found.map(), heatmap, replace=replace)
     if output.as_json:
         show_json("sweep", found.to_dict())
     else:
-        text = found.text(verbose=output.is_verbose) + ("" if heatmap is None else f"\nheat map {heatmap}")
+        text = found.text(verbose=output.is_verbose)
         show(answer_of(text) if output.is_quiet else text)
+    if heatmap is not None:
+        save_sweep_picture(found.map(), heatmap, replace=replace)
+        say(f"The heat map is {heatmap}.")
     return 1 if found.failed else 0
 
 

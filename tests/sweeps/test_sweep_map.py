@@ -89,7 +89,7 @@ def test_the_program_draws_what_lies_in_a_folder(folder, tmp_path, console: Cons
     words = ["sweep", "--out", folder, "--rows", "prompt", "--columns", "recipe", "--value", "max_kl"]
     answer = console(*words, "--heatmap", tmp_path / "map.svg")
     assert answer.code == 1  # half of the cells are errors
-    assert answer.out.endswith(f"heat map {tmp_path / 'map.svg'}\n")
+    assert answer.err == f"The heat map is {tmp_path / 'map.svg'}.\n"
     picture = (tmp_path / "map.svg").read_text()
     assert picture.startswith("<svg ")
     assert "Largest divergence of a step in nats" in picture
