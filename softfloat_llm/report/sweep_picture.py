@@ -107,7 +107,7 @@ class _Scale:
     """From a number to one of the colours, and what each colour means."""
 
     def __init__(self, found: SweepMap) -> None:
-        self.is_counted, self._is_margin = found.is_counted, found.value == "least_margin"
+        self.is_counted = found.is_counted
         values = [spot.value for spot in found.spots.values() if spot.value and math.isfinite(spot.value)]
         powers = [math.floor(math.log10(abs(value))) for value in values] or [0]
         self._top = max(powers)
@@ -128,10 +128,11 @@ class _Scale:
         """(level, words) of each colour that there can be."""
         if self.is_counted:
             return [(0, "none"), *((n, f"to {100 * n / LEVELS:g} %") for n in (2, 4, 6, 8))]
-        powers = [(n, self._top - LEVELS + n) for n in range(self.lowest, LEVELS + 1)]
-        first = "below " if self.lowest == 1 else "from "
-        return [(0, "0"), *((n, f"{first if n == self.lowest else 'from '}1e{p + (n == 1 and self.lowest == 1)}")
-                            for n, p in powers)]  # fmt: skip
+        told = [(0, "0")]
+        for n in range(self.lowest, LEVELS + 1):
+            power = self._top - LEVELS + n
+            told.append((n, f"below 1e{power + 1}" if n == 1 else f"from 1e{power}"))
+        return told
 
 
 def _draw_scale(axes: Any, scale: _Scale, plan: _Plan) -> None:

@@ -62,7 +62,7 @@ class Sweep(Answer):
 
     def heading(self) -> list[tuple[str, str]]:
         grid = self.grid
-        counts = [counted(len(set(grid.axis(name))), name) for name in AXES if grid.axis(name)]
+        counts = [counted(len(set(grid.axis(name))), name) for name in AXES if set(grid.axis(name)) - {""}]
         return [("sweep", f"{' x '.join(counts)}, {counted(grid.steps, 'step')}, against {grid.reference}")]
 
     def sentences(self) -> list[str]:
