@@ -219,11 +219,15 @@ def bisect_of(
     **Raises** RunError where both recipes choose the same token, or the reference none.
     """
     run, reference = recipe_of(recipe), recipe_of(against)
+    first, halvings = moves(reference, run, "group" if is_fast else "site"), _halvings(reference, run)
+    asked.expect(2 + 2 * len(first) + halvings)
     search = Search(asked, reference, run)
     _check_flip(search)
-    suspects = search.suspects(moves(reference, run, "group" if is_fast else "site"))
+    suspects = search.suspects(first)
     if is_fast:
-        suspects = [*suspects, *search.suspects(_inside(reference, run, suspects))]
+        inner = _inside(reference, run, suspects)
+        asked.expect(2 * len(inner) + halvings)
+        suspects = [*suspects, *search.suspects(inner)]
     turn = search.turn()
     return Bisection(
         model=asked.asked.model,
@@ -243,6 +247,11 @@ def bisect_of(
         runs=search.runs,
         note=asked.note(run, search.end),
     )
+
+
+def _halvings(reference: Recipe, run: Recipe) -> int:
+    """How many passes find the turn of the chain, at most."""
+    return (len(moves(reference, run, "site")) - 1).bit_length() if reference.words() != run.words() else 0
 
 
 def _check_flip(search: Search) -> None:

@@ -257,6 +257,7 @@ def budget_of(
     """
     run, reference = recipe_of(recipe), recipe_of(against)
     links = chain(reference, run, by, is_reversed=is_reversed)
+    asked.expect(len(links) + 1)
     start = asked.logits(reference)
     rows = [start, *(asked.logits(link.recipe) for link in links[:-1]), *([asked.logits(run)] if links else [])]
     first, second = pair_of(asked.step, start, rows[-1], pair)
