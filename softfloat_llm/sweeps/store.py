@@ -79,7 +79,7 @@ class Store:
     def _lock(self, file: Any) -> None:
         try:
             import fcntl
-        except ImportError:  # a system without such locks: two sweeps then both work, and write the same rows
+        except ImportError:  # without such locks two sweeps both work, and write the same rows
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,6 +89,8 @@ class Store:
                 f"Another sweep ({file.read().strip() or 'a process'}) is writing into {self.folder}: wait for its end,"
                 " or choose another folder."
             ) from None
+        except OSError:  # a network's folder that has none
+            return
         file.truncate(0)
         file.write(f"process {os.getpid()}")
         file.flush()
