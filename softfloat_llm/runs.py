@@ -131,10 +131,11 @@ class Run:
     def _write(self, target: Path, replace: bool) -> Path:
         with new_folder(target, replace=replace) as folder:
             write_tensors(folder / TENSORS, {name: storable(a) for name, a in self.arrays.items()})
-            self._describe(folder)
+            self.describe(folder)
         return target
 
-    def _describe(self, folder: Path) -> None:
+    def describe(self, folder: Path) -> None:
+        """Write run.json, beside the tensors that are there."""
         (folder / "run.json").write_text(json.dumps(self._to_json(), indent=1) + "\n")
 
     def _to_json(self) -> dict[str, Any]:
@@ -178,11 +179,14 @@ class Run:
         return run
 
 
-def check_target(target: Path, *, replace: bool = False) -> None:
-    """Raises RunError where a run cannot be saved: asked before a long run, and again by `Run.save`."""
+def check_target(target: Path, *, replace: bool = False, mark: str = "run.json") -> None:
+    """Raises RunError where a run cannot be saved: asked before a long run, and again by `Run.save`.
+
+    `mark`: the file by which a folder that may be replaced is known.
+    """
     if target.exists() and not replace:
         raise RunError(f"{target} is there already. Choose another place, or ask to replace it (--replace).")
-    if target.exists() and not (target / "run.json").is_file():
+    if target.exists() and not (target / mark).is_file():
         raise RunError(f"{target} is no saved run, so it is not replaced.")
     if not target.absolute().parent.is_dir():
         raise RunError(f"{target} cannot be written: {target.parent} is no folder.")
@@ -252,7 +256,7 @@ def simulate(
     ConfigError or FetchError; NonFiniteError where a token would be taken from a row with NaN.
     """
     if crew is None:
-        _check_workers(workers)
+        check_workers(workers)
     opened = model if isinstance(model, Model) else open_model(model, progress)
     chosen = recipe_of(recipe)
     reference = Run.load(teacher) if isinstance(teacher, (str, Path)) else teacher
@@ -308,11 +312,21 @@ def _written(target: Path, patterns: Sequence[str], make: Callable[[Trace], Run]
     check_target(target, replace=replace)
     try:
         with new_folder(target, replace=replace) as folder:
-            run = make(Trace(patterns, Spool(folder / "taps", folder / TENSORS)))
-            run._describe(folder)
+            run = make(spooled(patterns, folder))
+            run.describe(folder)
     except OSError as error:
         raise RunError(f"Saving the run {target}: {why(error)}. Choose a place that can be written.") from None
-    tensors = open_tensors(target / TENSORS)
+    return mapped(run, target)
+
+
+def spooled(patterns: Sequence[str], folder: Path) -> Trace:
+    """A trace whose taps go to the folder of a run as they come."""
+    return Trace(patterns, Spool(folder / "taps", folder / TENSORS))
+
+
+def mapped(run: Run, folder: Path) -> Run:
+    """The run with its taps mapped from the folder where it lies."""
+    tensors = open_tensors(folder / TENSORS)
     arrays = {name: _as_format(tensors[name], fmt, name) for name, fmt in run.formats.items()}
     return dataclasses.replace(run, arrays=arrays)
 
@@ -341,7 +355,8 @@ def model_of(run: Run, model: str | Path | Model | None = None, progress: Progre
     return opened
 
 
-def _check_workers(workers: int) -> None:
+def check_workers(workers: int) -> None:
+    """Raises RunError where nobody would do the work."""
     if not isinstance(workers, int) or workers < 1:
         raise RunError(f"workers is {workers!r}: at least 1 does the work.")
 

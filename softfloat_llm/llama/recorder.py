@@ -79,8 +79,8 @@ class Recorder:
         return prefix if row is None or self.batch == 1 or not self._is_shared else f"rows.{row}.{prefix}"
 
     def count(self, site: str, taps: Taps) -> None:
-        """Add to what the scaled storage of a site lost, in all rows together."""
-        if self._is_shared:
+        """Add to what the scaled storage of a site lost, in all rows together: of several traces none can say it."""
+        if len(self._traces) == 1:
             self._traces[0].count(site, taps.lost)
 
     def shares(self, first: int, count: int, row: int | None) -> Iterator[_Share]:
