@@ -53,8 +53,9 @@ def decode(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Feed the prompt, then one token a step. Returns the tokens chosen, and the tokens fed (T).
 
-    The logits of all T positions are those that the trace keeps of `lm_head.out`. `steps` tokens are chosen: the first from the prompt's last row, each next one after feeding the token before it:
-    the run's own (free running), or the `teacher`'s (teacher forced). T = len(prompt) + max(steps - 1, 0).
+    The logits of all T positions are those that the trace keeps of `lm_head.out`. `steps` tokens are chosen: the first
+    from the prompt's last row, each next one after feeding the token before it: the run's own (free running), or the
+    `teacher`'s (teacher forced). T = len(prompt) + max(steps - 1, 0).
     """
     teachers = None if teacher is None else [teacher]
     [decoded] = decode_together(
