@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN = .venv/bin
+BENCH_PYTHON ?= $(BIN)/python
 
 .PHONY: simulate test bench lint clean
 
@@ -11,8 +12,9 @@ simulate: .venv/installed
 test: .venv/installed-dev
 	$(BIN)/pytest
 
-bench: .venv/installed-dev
-	$(BIN)/python -m benchmarks
+# Rows against PyTorch need it where this runs: .venv/bin/pip install '.[torch]', or make bench BENCH_PYTHON=path/to/python
+bench: .venv/installed-bench
+	$(BENCH_PYTHON) -m benchmarks
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -28,6 +30,10 @@ lint: .venv/installed-dev
 
 .venv/installed-dev: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@ .venv/installed
+
+.venv/installed-bench: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[bench]'
 	touch $@ .venv/installed
 
 clean:

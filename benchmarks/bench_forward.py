@@ -1,40 +1,71 @@
-"""A whole forward pass: `python -m benchmarks forward [model]` (tiny, or smollm2 where it has been fetched)."""
+"""Whole forward passes: in passes a product, a decode step against a prefill, and several workers against one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
-from benchmarks.timing import in_passes, perf_counter
-from softfloat_llm.io.checkpoint import open_model
-from softfloat_llm.llama.config import Config
-from softfloat_llm.llama.forward import forward
-from softfloat_llm.recipe import recipe_of
+from benchmarks.passes import RECIPES, model_of, passes, products_of
+from benchmarks.rows import Goal, Row
+from benchmarks.settings import Settings
+from benchmarks.timing import in_passes, paired, perf_counter
 
-RECIPES = (
-    "storage=f32,product=f32", "storage=bf16,acc=f32", "storage=f16,acc=f32", "storage=f16,acc=f16",
-    "storage=f16,acc=f16,order=lanes:8",
-)  # fmt: skip
-TOKENS = tuple(range(3, 8))
-
-
-def products_of(config: Config, positions: int) -> int:
-    """How many products of a weight and an activation a pass over so many positions forms (attention is extra)."""
-    hidden, size = config.hidden_size, config.head_dim
-    attention = 2 * hidden * size * (config.num_attention_heads + config.num_key_value_heads)
-    layer = attention + 3 * hidden * config.intermediate_size
-    return positions * (config.num_hidden_layers * layer + config.vocab_size * hidden)
+TOKENS = 5
+OTHER_RECIPES = {
+    "f32, rounded products": "storage=f32,product=f32",
+    "f16, f16 accumulator, lanes:8": "storage=f16,acc=f16,order=lanes:8",
+    "exact sums of bf16": "storage=bf16,acc=exact",
+}
+STEP_GOALS = {"numpy": Goal(0.5)}
+WORKERS_GOAL = Goal(1.7, "at least")
 
 
-def main(words: Iterable[str] = ()) -> None:
-    """Time a prefill of a few tokens in every recipe."""
-    for name in list(words) or ["tiny"]:
-        model = open_model(name)
-        products = products_of(model.weights.config, len(TOKENS))
-        print(f"# {name}: {len(TOKENS)} positions, {products / 1e6:.1f} million products of weights")
-        for text in RECIPES:
-            recipe = recipe_of(text)
-            spent, passes = in_passes(partial(forward, model.weights, TOKENS, recipe), np.float32, 3, perf_counter)
-            print(f"{text:44} {spent:8.3f} s {passes / products:8.2f} float32 passes a product")
+def rows(settings: Settings) -> Iterator[Row]:
+    """Every recipe in passes, on both models; then decode steps; then workers."""
+    cases = [("tiny", name) for name in RECIPES | OTHER_RECIPES]
+    cases += [("smollm2", name) for name in RECIPES if settings.model == "smollm2"]
+    for model, name in cases:
+        for backend in settings.backends:
+            yield _in_passes(model, name, backend, settings)
+    for name in RECIPES:
+        for backend in settings.backends:
+            yield _step(name, backend, settings)
+    for name in list(RECIPES)[:2]:
+        for backend in settings.backends:
+            yield _workers(name, backend, settings)
+
+
+def _in_passes(model: str, name: str, backend: str, settings: Settings) -> Row:
+    products = products_of(model_of(model).config, TOKENS)
+    with passes(model, (RECIPES | OTHER_RECIPES)[name], backend) as ours:
+        spent, _, ratio = in_passes(ours.prefill(TOKENS), np.float32, settings.rounds)
+    what = f"{model}, {TOKENS} tokens, {name}"
+    return Row("forward", what, ratio / products, "float32 passes a product", backend, seconds=spent, terms=products)
+
+
+def _step(name: str, backend: str, settings: Settings) -> Row:
+    """One token after the prefill of five, against that prefill."""
+    with passes(settings.model, RECIPES[name], backend) as ours:
+        prefill = ours.prefill(TOKENS)
+        held = prefill()
+        step = partial(ours.step, held)  # a position further each time
+        spent, _, ratio = paired(step, prefill, settings.rounds)
+    what = f"{settings.model}, decode step after {TOKENS} tokens, {name}"
+    products = products_of(model_of(settings.model).config, 1)
+    goal = STEP_GOALS.get(backend)
+    return Row("forward", what, ratio, "of the prefill", backend, seconds=spent, terms=products, goal=goal)
+
+
+def _workers(name: str, backend: str, settings: Settings) -> Row:
+    """One worker's time over that of as many as there are cores."""
+    model, text, many = settings.model, RECIPES[name], settings.cores
+    with passes(model, text, backend) as one, passes(model, text, backend, many) as several:
+        pair = paired(several.prefill(TOKENS), one.prefill(TOKENS), settings.rounds, perf_counter)
+    what = f"{model}, {TOKENS} tokens, {many} workers against 1, {name}"
+    terms = products_of(model_of(model).config, TOKENS)
+    unit = "times as fast as 1 worker"
+    return Row(
+        "forward", what, 1 / pair.ratio, unit, backend, many, seconds=pair.seconds, terms=terms, goal=WORKERS_GOAL
+    )

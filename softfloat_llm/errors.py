@@ -6,7 +6,7 @@ The command line turns them into exit codes: 2 where the words were wrong, 3 whe
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class SoftfloatError(Exception):
@@ -58,7 +58,13 @@ class RunError(SoftfloatError):
 
 
 class SweepError(SoftfloatError):
-    """A sweep whose grid has no meaning, or whose folder, cluster or packages cannot be had."""
+    """A sweep whose folder, cluster or packages cannot be had."""
+
+
+class GridError(SweepError, WordError):
+    """A sweep's grid whose words have no meaning: they stop it before anything runs."""
+
+    exit_code = 2
 
 
 class LiveError(SoftfloatError):
@@ -89,7 +95,36 @@ class FetchError(SoftfloatError):
     """A download or conversion that did not produce what was expected."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a message: " Did you mean 'bf16'?", or nothing when no known word is near."""
-    found = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
-    return f" Did you mean {found[0]!r}?" if found else ""
+def why(error: BaseException, *, with_file: bool = False) -> str:
+    """What went wrong, for the middle of a message: the system's words without their number, one line.
+
+    `with_file`: after the file that it refused, where the message does not name it already.
+
+    >>> why(FileNotFoundError(2, "No such file or directory", "x.toml"))
+    'No such file or directory'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        names = [str(name) for name in (error.filename, error.filename2) if name is not None and with_file]
+        return f"{' and '.join(names)}: {error.strerror}" if names else error.strerror
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no text in UTF-8 (byte {error.start} is {error.object[error.start]:#04x})"
+    return str(error).split("\n", maxsplit=1)[0].rstrip(".") or type(error).__name__
+
+
+def nearest(word: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
+    """A hint for a message: " Did you mean 'bf16'?", or nothing when no known word is near.
+
+    `also`: what others call a known word, in lower case.
+    """
+    found = nearest_word(word, known, also)
+    return f" Did you mean {found!r}?" if found else ""
+
+
+def nearest_word(word: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str | None:
+    """The known word that is meant: by another name of it, by its letters, or as a part of it; None where none is."""
+    asked, spelled = str(word).strip().lower(), {str(each).lower(): str(each) for each in known}
+    if also and asked in also:
+        return also[asked]
+    if close := difflib.get_close_matches(asked, list(spelled), n=1, cutoff=0.5):
+        return spelled[close[0]]
+    return next((spelled[each] for each in sorted(spelled) if len(asked) > 2 and each.startswith(asked)), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -16,11 +17,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from softfloat_llm.errors import RecipeError, WordError, nearest
+from softfloat_llm.errors import RecipeError, WordError, nearest, why
 from softfloat_llm.numerics.formats import Format, format_of
-from softfloat_llm.numerics.precision import precision_of
+from softfloat_llm.numerics.precision import Precision, precision_of
 from softfloat_llm.site_specs import Setting, SiteSpec, rules_for, settings_of, site_spec, takers
-from softfloat_llm.sites import SITES, specificity
+from softfloat_llm.sites import GROUPS, MATMUL, SITES, is_selector, specificity
 
 STATUSES = {
     "bits": "equal to a real run, bit for bit",
@@ -159,9 +160,15 @@ class Recipe:
         """The full expansion: site -> key -> word. Two recipes with the same expansion give the same bits."""
         return {name: self.at(name).words() for name in SITES}
 
+    @property
+    def usual(self) -> Precision:
+        """The precision that most matrix products have; of equally many, that of `lm_head`."""
+        count = Counter(self.at(name).precision for name in dict.fromkeys(("lm_head", *MATMUL)))
+        return count.most_common(1)[0][0]
+
     def difference(self) -> list[str]:
-        """What differs from the plain recipe of `lm_head`'s flags, as `SITE.KEY=WORD` texts: for a short print."""
-        head = self.at("lm_head").precision
+        """What differs from the plain recipe of the usual flags, as `SITE.KEY=WORD` texts: for a short print."""
+        head = self.usual
         plain = _plain_words(str(head.storage), dict(head.items()))
         return [
             f"{name}.{key}={word}"
@@ -311,6 +318,12 @@ def _from_pairs(pairs: list[str], base: Recipe | None) -> Recipe:
         if not key or not word:
             raise RecipeError(f"{pair!r}: expected KEY=WORD or SITE.KEY=WORD, such as acc=f16 or attn.softmax.acc=f32.")
         chosen = flags if key in (*PRECISION_FLAGS, "kv") else at
+        if chosen is at and "." not in key and not is_selector(key.partition(" ")[0]):
+            known = [*PRECISION_FLAGS, "kv", *SITES, *GROUPS]
+            raise RecipeError(
+                f"{pair!r}: {key!r} is neither a stage nor a site.{nearest(key, known)} Stages:"
+                f" {', '.join(PRECISION_FLAGS)}, kv; sites: softfloat-llm recipes --sites."
+            )
         if key in chosen:
             raise RecipeError(f"{key!r} is given twice: {chosen[key]} and {word}.")
         chosen[key] = word
@@ -323,7 +336,10 @@ def _from_file(path: Path, above: tuple[Path, ...] = ()) -> Recipe:
         place = path.resolve()
         body = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: bytes that are no text, or a path that is none
-        raise RecipeError(f"Reading the recipe {path}: {error}.") from None
+        raise RecipeError(
+            f"Reading the recipe {path}: {why(error)}. Expected a TOML file (softfloat-llm recipes NAME --toml shows"
+            " one), or a name that `softfloat-llm recipes` lists."
+        ) from None
     if place in above:
         raise RecipeError(f"Recipe {path} is based on itself, by way of {above[-1]}.")
     table = _toml(body, str(path))
@@ -336,13 +352,27 @@ def _from_file(path: Path, above: tuple[Path, ...] = ()) -> Recipe:
 
 
 def _check_certificate(recipe: Recipe, path: Path) -> None:
-    """Raises RecipeError where a changed copy of a shipped recipe still goes by its name, or by its evidence."""
+    """Raises RecipeError where a changed copy of a shipped recipe still goes by its name, or by its evidence.
+
+    Several recipes may rest on the same evidence: the one that is told is that by whose name it goes, else the one that
+    it is most like.
+    """
+    words = recipe.words()
     claims = [recipe_of(name) for name in recipe_names() if _claims(recipe, name)]
-    if claims and all(recipe.words() != shipped.words() for shipped in claims):
-        raise RecipeError(
-            f"Recipe {path} says other things than {claims[0].name}, but goes by its name or its evidence."
-            ' Give it a name of its own, status = "policy", and evidence = "".'
-        )
+    if not claims or any(words == shipped.words() for shipped in claims):
+        return
+    told = min(claims, key=lambda shipped: (shipped.name != recipe.name, _apart(words, shipped.words())))
+    what = "goes by its name" if told.name == recipe.name else f"has its evidence ({recipe.evidence[:60]}...)"
+    raise RecipeError(
+        f"Recipe {path} says other things than {told.name}, but {what}."
+        ' Give it a name of its own, status = "policy", and evidence = "".'
+    )
+
+
+def _apart(words: Mapping[str, Mapping[str, str]], others: Mapping[str, Mapping[str, str]]) -> int:
+    """How many settings of two expansions differ."""
+    pairs = [{(site, *pair) for site, keys in all_of.items() for pair in keys.items()} for all_of in (words, others)]
+    return len(pairs[0] ^ pairs[1])
 
 
 def _claims(recipe: Recipe, shipped: str) -> bool:

@@ -5,10 +5,11 @@ What the command line and a notebook call, with the same argument names. Nothing
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
@@ -19,24 +20,25 @@ from typing import Any
 
 import numpy as np
 
-from softfloat_llm.errors import CheckpointError, RunError, TokenError, WordError, nearest
+from softfloat_llm.errors import CheckpointError, RunError, WordError, nearest, why
 from softfloat_llm.io.atomic import new_folder
 from softfloat_llm.io.checkpoint import Model, open_model
 from softfloat_llm.io.progress import Progress
-from softfloat_llm.io.safetensors import NAMED_DTYPES, open_tensors, write_tensors
+from softfloat_llm.io.safetensors import NAMED_DTYPES, open_tensors, storable, write_tensors
+from softfloat_llm.io.spool import Spool
 from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.decode import decode
-from softfloat_llm.llama.forward import checked_tokens
 from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.numerics.crew import Crew
 from softfloat_llm.numerics.formats import Array, Format, encode, format_of
 from softfloat_llm.numerics.scaled import Counts
+from softfloat_llm.prompts import chat_tokens, pieces_of, what_to_feed
 from softfloat_llm.recipe import Recipe, recipe_of
 from softfloat_llm.sites import LINEAR, LOGITS, OF_SOME_MODELS, TAPPED
-from softfloat_llm.tiny import DEFAULT_PROMPT
 from softfloat_llm.trace import Event, Trace
 
 RUN_SCHEMA = "softfloat-llm/run/1"
+TENSORS = "tensors.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,13 +126,17 @@ class Run:
         try:
             return self._write(target, replace)
         except OSError as error:
-            raise RunError(f"Saving the run {target}: {error}. Choose a place that can be written.") from None
+            raise RunError(f"Saving the run {target}: {why(error)}. Choose a place that can be written.") from None
 
     def _write(self, target: Path, replace: bool) -> Path:
         with new_folder(target, replace=replace) as folder:
-            write_tensors(folder / "tensors.safetensors", {name: _storable(a) for name, a in self.arrays.items()})
-            (folder / "run.json").write_text(json.dumps(self._to_json(), indent=1) + "\n")
+            write_tensors(folder / TENSORS, {name: storable(a) for name, a in self.arrays.items()})
+            self.describe(folder)
         return target
+
+    def describe(self, folder: Path) -> None:
+        """Write run.json, beside the tensors that are there."""
+        (folder / "run.json").write_text(json.dumps(self._to_json(), indent=1) + "\n")
 
     def _to_json(self) -> dict[str, Any]:
         recipe = {key: getattr(self.recipe, key) for key in ("name", "about", "source", "status", "evidence")}
@@ -155,11 +161,13 @@ class Run:
         try:
             body = json.loads((folder / "run.json").read_text())
         except (OSError, ValueError, RecursionError) as error:
-            raise RunError(f"Reading the run {folder}: {error}. Expected a folder that --save wrote.") from None
+            raise RunError(
+                f"Reading the run {folder}: {why(error, with_file=True)}. Expected a folder that --save wrote."
+            ) from None
         if not isinstance(body, dict) or body.get("schema") != RUN_SCHEMA:
             raise RunError(f"Reading the run {folder}: run.json has not the schema {RUN_SCHEMA!r}.")
         try:
-            run = _from_json(body, open_tensors(folder / "tensors.safetensors"))
+            run = _from_json(body, open_tensors(folder / TENSORS))
             digest, written = run.digest, body["digest"]
         except CheckpointError as error:
             raise RunError(f"Reading the run {folder}: {error}") from None
@@ -171,11 +179,14 @@ class Run:
         return run
 
 
-def check_target(target: Path, *, replace: bool = False) -> None:
-    """Raises RunError where a run cannot be saved: asked before a long run, and again by `Run.save`."""
+def check_target(target: Path, *, replace: bool = False, mark: str = "run.json") -> None:
+    """Raises RunError where a run cannot be saved: asked before a long run, and again by `Run.save`.
+
+    `mark`: the file by which a folder that may be replaced is known.
+    """
     if target.exists() and not replace:
         raise RunError(f"{target} is there already. Choose another place, or ask to replace it (--replace).")
-    if target.exists() and not (target / "run.json").is_file():
+    if target.exists() and not (target / mark).is_file():
         raise RunError(f"{target} is no saved run, so it is not replaced.")
     if not target.absolute().parent.is_dir():
         raise RunError(f"{target} cannot be written: {target.parent} is no folder.")
@@ -198,11 +209,6 @@ def _from_json(body: dict[str, Any], tensors: dict[str, Array]) -> Run:
         pieces={int(token): piece for token, piece in body["pieces"].items()},
         notes=tuple(body["notes"]),
     )
-
-
-def _storable(array: Array) -> Array:
-    """The array, or its codes where a .safetensors file has no name for its dtype."""
-    return array if array.dtype in NAMED_DTYPES else array.view(np.uint8)
 
 
 def _as_format(tensor: Array, fmt: Format, name: str) -> Array:
@@ -232,6 +238,8 @@ def simulate(
     progress: Progress | None = None,
     chat: bool = False,
     system: str | None = None,
+    save: str | Path | None = None,
+    replace: bool = False,
 ) -> Run:
     """Run a model on a prompt under a recipe.
 
@@ -242,44 +250,85 @@ def simulate(
     `taps`: shell-style patterns of the values to keep (`*.out`, `layers.3.*`); the logits are always kept. The bits
     depend neither on `workers` (processes; with numba threads) nor on the `backend` (`numpy` or `numba`). `crew`: one
     that serves several runs, in place of both. `chat`: the prompt as the model's chat template writes it, after a
-    `system` text where there is one.
+    `system` text where there is one. `save`: a folder to which the taps go as they come, so that memory holds none of
+    them; the run that is given back has them mapped from there. It is what `Run.save` would write.
     **Raises** TokenError for an empty prompt, ids out of range or too many positions; RecipeError, CheckpointError,
     ConfigError or FetchError; NonFiniteError where a token would be taken from a row with NaN.
     """
     if crew is None:
-        _check_workers(workers)
+        check_workers(workers)
     opened = model if isinstance(model, Model) else open_model(model, progress)
     chosen = recipe_of(recipe)
     reference = Run.load(teacher) if isinstance(teacher, (str, Path)) else teacher
     if chat or system is not None:
-        tokens, prompt = _chat_tokens(opened, prompt, tokens, system, chat), None
+        tokens, prompt = chat_tokens(opened, prompt, tokens, system, chat), None
     prompt_tokens, forced, steps = what_to_feed(opened, prompt, tokens, steps, reference)
-    patterns = (taps,) if isinstance(taps, str) else tuple(taps)
-    _check_patterns(patterns, opened.config)
-    trace = Trace((*patterns, LOGITS))
+    patterns = patterns_of(taps, opened.config)
     step = None if progress is None else lambda done, total: progress(chosen.name, done, total)
     with nullcontext(crew) if crew is not None else Crew(workers, backend) as hands:
-        weights = StoredWeights(opened.weights, chosen)
-        logits, generated, fed = decode(
-            weights, prompt_tokens, chosen, steps,
-            teacher=forced, trace=trace, crew=hands, step=step,
-        )  # fmt: skip
-    trace.arrays[LOGITS] = logits
+
+        def run(trace: Trace) -> Run:
+            weights = StoredWeights(opened.weights, chosen)
+            generated, fed = decode(
+                weights, prompt_tokens, chosen, steps,
+                teacher=forced, trace=trace, crew=hands, step=step,
+            )  # fmt: skip
+            return run_of(opened, chosen, prompt_tokens, generated, fed, trace, weights, is_forced=teacher is not None)
+
+        return run(Trace(patterns)) if save is None else _written(Path(save), patterns, run, replace)
+
+
+def run_of(
+    model: Model,
+    recipe: Recipe,
+    prompt: Sequence[int],
+    generated: tuple[int, ...],
+    fed: tuple[int, ...],
+    trace: Trace,
+    weights: StoredWeights,
+    *,
+    is_forced: bool = False,
+) -> Run:
+    """The run of what a pass left behind."""
     return Run(
-        model=opened.name,
-        model_digest=opened.weights.digest,
-        config=json.loads(json.dumps(asdict(opened.config))),
-        recipe=chosen,
-        prompt_tokens=tuple(prompt_tokens),
+        model=model.name,
+        model_digest=model.weights.digest,
+        config=json.loads(json.dumps(asdict(model.config))),
+        recipe=recipe,
+        prompt_tokens=tuple(prompt),
         generated=generated,
         fed=fed,
-        is_teacher_forced=teacher is not None,
+        is_teacher_forced=is_forced,
         arrays=trace.arrays,
         formats=trace.formats,
         events=tuple(trace.events),
-        pieces=pieces_of(opened, {*prompt_tokens, *generated, *fed}),
-        notes=(*opened.notes, *_losses(chosen, weights, trace)),
+        pieces=pieces_of(model, {*prompt, *generated, *fed}),
+        notes=(*model.notes, *_losses(recipe, weights, trace)),
     )
+
+
+def _written(target: Path, patterns: Sequence[str], make: Callable[[Trace], Run], replace: bool) -> Run:
+    """The run that `make` makes, its taps written to the folder as they come. Raises as `Run.save`."""
+    check_target(target, replace=replace)
+    try:
+        with new_folder(target, replace=replace) as folder:
+            run = make(spooled(patterns, folder))
+            run.describe(folder)
+    except OSError as error:
+        raise RunError(f"Saving the run {target}: {why(error)}. Choose a place that can be written.") from None
+    return mapped(run, target)
+
+
+def spooled(patterns: Sequence[str], folder: Path) -> Trace:
+    """A trace whose taps go to the folder of a run as they come."""
+    return Trace(patterns, Spool(folder / "taps", folder / TENSORS))
+
+
+def mapped(run: Run, folder: Path) -> Run:
+    """The run with its taps mapped from the folder where it lies."""
+    tensors = open_tensors(folder / TENSORS)
+    arrays = {name: _as_format(tensors[name], fmt, name) for name, fmt in run.formats.items()}
+    return dataclasses.replace(run, arrays=arrays)
 
 
 def _losses(recipe: Recipe, weights: StoredWeights, trace: Trace) -> list[str]:
@@ -306,7 +355,8 @@ def model_of(run: Run, model: str | Path | Model | None = None, progress: Progre
     return opened
 
 
-def _check_workers(workers: int) -> None:
+def check_workers(workers: int) -> None:
+    """Raises RunError where nobody would do the work."""
     if not isinstance(workers, int) or workers < 1:
         raise RunError(f"workers is {workers!r}: at least 1 does the work.")
 
@@ -323,67 +373,26 @@ def tap_names(layers: int, *, qk_norm: bool = True) -> list[str]:
     return [f"{place}.{stage}" for place in places for stage in ("in", "acc", "out")]
 
 
-def _check_patterns(patterns: Sequence[str], config: Config) -> None:
-    """Raises RunError where a pattern names no tap, before anything is computed."""
+def patterns_of(taps: str | Sequence[str], config: Config) -> tuple[str, ...]:
+    """The patterns of the taps to keep, the logits always. Raises RunError where one names no tap of such a model."""
+    patterns = (taps,) if isinstance(taps, str) else tuple(taps)
     names = tap_names(config.num_hidden_layers, qk_norm=config.qk_norm)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise RunError(f"No tap fits {pattern!r}.{nearest(pattern, names)} List them: softfloat-llm taps.")
+    return (*patterns, LOGITS)
 
 
-def _chat_tokens(
-    model: Model, prompt: str | None, tokens: Sequence[int] | None, system: str | None, chat: bool
-) -> list[int]:
-    """The ids of the prompt as a chat. Raises TokenError where there is nothing to write."""
-    if not chat:
-        raise TokenError("A system text is part of a chat: ask for that too (chat=True, --chat).")
-    if tokens is not None:
-        raise TokenError("A chat is written from a text: give the prompt, not token ids.")
-    return model.encode_chat(DEFAULT_PROMPT if prompt is None else prompt, system)
-
-
-def what_to_feed(
-    model: Model, prompt: str | None, tokens: Sequence[int] | None, steps: int, teacher: Run | None
-) -> tuple[list[int], tuple[int, ...] | None, int]:
-    """The prompt's ids, the tokens that a teacher feeds, and the number of steps."""
-    if prompt is not None and tokens is not None:
-        raise TokenError("Give the prompt as a text or as token ids, not both.")
-    if not isinstance(steps, int) or steps < 0:
-        raise TokenError(f"steps is {steps!r}: a run has 0 or more steps.")
-    ids = None if tokens is None else _one_sequence(tokens, model)
-    if ids is None and not (prompt is None and teacher is not None):
-        ids = _one_sequence(model.encode(DEFAULT_PROMPT if prompt is None else prompt), model)
-    if teacher is not None:
-        if ids is not None and tuple(ids) not in (teacher.prompt_tokens, teacher.tokens):
-            raise TokenError(
-                f"The teacher's prompt has the tokens {list(teacher.prompt_tokens)}, this one {ids}: they must agree."
-            )
-        return list(teacher.prompt_tokens), teacher.generated, teacher.steps
-    assert ids is not None
-    return ids, None, steps
-
-
-def _one_sequence(tokens: Sequence[int], model: Model) -> list[int]:
-    """The ids as a list. Raises TokenError where they are none of the model's, or several sequences."""
-    rows = checked_tokens(tokens, model.config)
-    if np.ndim(tokens) != 1:
-        raise TokenError(f"A run takes one sequence of token ids; found an array of shape {np.shape(tokens)}.")
-    ids: list[int] = rows[0].tolist()
-    return ids
-
-
-def pieces_of(model: Model, tokens: set[int]) -> dict[int, str]:
-    """The text of each token, where the model has a tokenizer and it can be read."""
-    if model.tokenizer is None:
-        return {}
-    return {token: model.tokenizer.token(token) for token in sorted(tokens)}
+_ROWS_AT_ONCE = 64  # of a digest: the logits of a long prompt are large
 
 
 def array_digest(array: Array, fmt: Format) -> str:
     """sha256 over an array's codes: little-endian C-order bytes, then shape and format. NaN counts as one code."""
-    plain = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
-    codes = np.ascontiguousarray(encode(plain, fmt))
-    total = hashlib.sha256((codes if sys.byteorder == "little" else codes.byteswap()).tobytes())
+    total = hashlib.sha256()
+    for start in range(0, len(array) if array.ndim else 1, _ROWS_AT_ONCE):
+        rows = array[start : start + _ROWS_AT_ONCE] if array.ndim else array
+        codes = np.ascontiguousarray(encode(np.where(np.isnan(rows), np.array(np.nan, rows.dtype), rows), fmt))
+        total.update((codes if sys.byteorder == "little" else codes.byteswap()).tobytes())
     total.update(f"|{','.join(map(str, array.shape))}|{fmt}".encode())
     return f"sha256:{total.hexdigest()}"
 

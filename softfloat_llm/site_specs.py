@@ -12,12 +12,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from softfloat_llm.conditions import Condition
-from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest
+from softfloat_llm.errors import FormatError, RecipeError, WordError, nearest, nearest_word
 from softfloat_llm.numerics.formats import Format, f32, format_of
 from softfloat_llm.numerics.precision import Precision, precision_of_keys
 from softfloat_llm.numerics.stochastic import stochastic_of
 from softfloat_llm.site_options import FormatOption
-from softfloat_llm.sites import MATMUL, MODE_KEYS, SITES, Site, is_selector, select, specificity
+from softfloat_llm.sites import GROUPS, MATMUL, MODE_KEYS, SITES, Site, is_selector, select, specificity
 
 
 @dataclass(frozen=True)
@@ -299,5 +299,14 @@ def _site_and_key(path: str) -> tuple[str, str | None]:
         selector = ".".join(parts[:cut])
         if is_selector(selector):
             return selector, ".".join(parts[cut:]) or None
+    keys = (*SITES["lm_head"].keys, *MODE_KEYS)
+    if (key := nearest_word(path, [*SITES, *GROUPS, *keys])) in keys:
+        what = (
+            f"{path!r} is a key, not a site." if key == path else f"{path!r} is no site. Did you mean the key {key!r}?"
+        )
+        raise RecipeError(
+            f"{what} Say at which site: lm_head.{key} at one, matmul.{key} at all matrix products (linear layers,"
+            f" scores, probabilities times values), *.{key} wherever it is taken."
+        )
     select(parts[0] if len(parts) == 1 else ".".join(parts[:-1]))
     raise AssertionError(path)  # pragma: no cover - select has raised

@@ -1,7 +1,7 @@
 """Named taps: intermediate values of a pass, kept by name, and the first value that left the finite range.
 
 A trace knows no model. It is given (name, array) pairs as they arise; arrays of later calls under the same name are
-appended along the first axis, the positions.
+appended along the first axis, the positions. Where they go is a `Keeper`: `InMemory`, or a file (`io.spool`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Protocol
 
 import numpy as np
 
@@ -37,16 +38,49 @@ class Event:
         return f"{place} became {self.value}: its {self.format} sum after {self.terms} of {self.of_terms} terms"
 
 
+class Keeper(Protocol):
+    """Where the values of taps go as they come."""
+
+    def append(self, name: str, array: Array, fill: float | None) -> None:
+        """Put rows (T, ...) behind those of the name. `fill`: what earlier rows get where the last axis has grown."""
+
+    def arrays(self) -> dict[str, Array]:
+        """Name -> all rows, in the order of the names' first coming."""
+
+
+class InMemory:
+    """A keeper of arrays, which are joined when they are asked for."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Array]] = {}
+        self._fills: dict[str, float | None] = {}
+
+    def append(self, name: str, array: Array, fill: float | None) -> None:
+        self._parts.setdefault(name, []).append(array.copy())
+        self._fills[name] = fill
+
+    def arrays(self) -> dict[str, Array]:
+        for name, parts in self._parts.items():
+            if len(parts) > 1:
+                parts[:] = [_joined(parts, self._fills[name])]
+        return {name: parts[0] for name, parts in self._parts.items()}
+
+
 @dataclass
 class Trace:
     """What a pass leaves behind. `patterns` (shell-style, over `SITE.STAGE` names) choose the taps that are kept."""
 
     patterns: Sequence[str] = ("*.out",)
-    arrays: dict[str, Array] = field(default_factory=dict)
+    keeper: Keeper = field(default_factory=InMemory)
     formats: dict[str, Format] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     lost: dict[str, Counts] = field(default_factory=dict)
     """By site: what its scaled storage clipped, flushed or made NaN."""
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The taps that were kept, in the order of the forward pass."""
+        return self.keeper.arrays()
 
     def wants(self, name: str) -> bool:
         """True where the name fits one of the patterns."""
@@ -60,11 +94,7 @@ class Trace:
         if not self.wants(name):
             return
         self.formats[name] = fmt
-        before = self.arrays.get(name)
-        if before is not None and fill is not None:
-            width = max(before.shape[-1], array.shape[-1])
-            before, array = _filled(before, width, fill), _filled(array, width, fill)
-        self.arrays[name] = array.copy() if before is None else np.concatenate([before, array])
+        self.keeper.append(name, array, fill)
 
     def count(self, site: str, lost: Counts | None) -> None:
         """Add to what a site's scaled storage lost."""
@@ -77,8 +107,29 @@ class Trace:
             self.events.append(event)
 
 
-def _filled(array: Array, width: int, fill: float) -> Array:
+def joined_shape(shapes: Sequence[tuple[int, ...]], fill: float | None) -> tuple[int, ...]:
+    """The shape of all rows of these shapes together: the last axis as wide as the widest, where there is a fill."""
+    inner = list(shapes[-1][1:])
+    if fill is not None:
+        inner[-1] = max(shape[-1] for shape in shapes)
+    return sum(shape[0] for shape in shapes), *inner
+
+
+def filled(array: Array, width: int, fill: float) -> Array:
     """The array with its last axis made this wide."""
+    if array.shape[-1] == width:
+        return array
     wide = np.full((*array.shape[:-1], width), fill, array.dtype)
     wide[..., : array.shape[-1]] = array
     return wide
+
+
+def _joined(parts: list[Array], fill: float | None) -> Array:
+    """Rows behind rows. Empties the list as it goes, so that no two of a large tap are there."""
+    whole = np.empty(joined_shape([part.shape for part in parts], fill), parts[0].dtype)
+    start = 0
+    while parts:
+        part = parts.pop(0)
+        whole[start : start + len(part)] = part if fill is None else filled(part, whole.shape[-1], fill)
+        start += len(part)
+    return whole

@@ -19,7 +19,7 @@ RANKS = {
     "conditions": 2, "site_options": 2, "site_specs": 2, "sites": 2, "recipe": 2, "trace": 2, "promotion": 2,
     "refusals": 3, "site_meanings": 3,
     "llama": 3, "io": 3, "tiny": 3,
-    "runs": 4, "operations": 4, "site_runs": 4, "audit": 4,
+    "prompts": 4, "runs": 4, "batches": 4, "operations": 4, "site_runs": 4, "audit": 4,
     "analysis": 5, "live": 5, "sweeps": 5, "vectors": 5, "report": 6,
     "lessons": 6, "claims": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
@@ -32,7 +32,10 @@ SIDEWAYS = {
     ("sites", "site_options"),
     ("io", "llama"),
     ("io", "tiny"),
+    ("runs", "prompts"),
     ("site_runs", "runs"),
+    ("batches", "runs"),
+    ("batches", "prompts"),
     ("live", "analysis"),
     ("sweeps", "analysis"),
     ("lessons", "report"),
@@ -43,8 +46,8 @@ NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "stochastic", "rounding", "ulps", "ops", "enclosures", "approximations", "special_values",
     "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees", "adders", "mkl_orders", "orders",
-    "precision", "fused", "operands", "accumulate", "partials", "scaled", "tiles", "steps", "exact_products",
-    "compiled", "kernels", "mapped", "crew", "reduce",
+    "precision", "fused", "operands", "accumulate", "partials", "scaled", "extents", "side_by_side", "einsum_loops",
+    "tiles", "underflow_rounding", "steps", "exact_products", "compiled", "kernels", "mapped", "crew", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

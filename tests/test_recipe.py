@@ -229,6 +229,8 @@ def test_a_later_rule_for_the_same_shape_is_the_one_that_is_shown_and_followed(t
 def test_difference_names_what_the_plain_flags_do_not_say():
     assert recipe_of("f16,acc=f16").difference() == []
     assert recipe_of("bf16,attn.softmax.acc=bf16").difference() == ["attn.softmax.acc=bf16"]
+    assert recipe_of("bf16,lm_head.acc=f16").difference() == ["lm_head.acc=f16"]
+    assert recipe_of("bf16,linear.acc=f16").difference() == ["attn.scores.acc=f32", "attn.pv.acc=f32"]
     assert recipe_of("bf16,kv=e4m3fn").difference() == ["kv.k.storage=e4m3fn", "kv.v.storage=e4m3fn"]
 
 
@@ -383,7 +385,7 @@ def test_a_file_that_is_based_on_another_keeps_the_status_that_it_says(tmp_path)
     ("storage=bf17", FormatError, "Unknown format 'bf17'. Did you mean 'bf16'"),
     ("bf16,acc=foo", FormatError, "At site 'attn.q_proj'.*Unknown format 'foo'"),
     ("bf16,rope.table=f33", RecipeError, "a site alone takes a format.*Did you mean 'f32'"),
-    ("bf16,order=lanse:8", OrderError, "Unknown order 'lanse:8'.*Did you mean 'lanes'"),
+    ("bf16,order=lanse:8", OrderError, "Unknown order 'lanse:8'.*Did you mean 'lanes:8'"),
     ("bf16,acc=f32+kahn", PrecisionError, "kahan or neumaier, not 'kahn'"),
     ("bf16,norm.form=once", RecipeError, "form='once' is unknown. It can be round-then-weight or weight-then-round"),
     ("bf16,attn.rope.form=onc", RecipeError, "Did you mean 'once'"),
@@ -564,6 +566,16 @@ def test_a_changed_copy_of_a_recipe_does_not_keep_its_certificate(tmp_path):
     renamed = changed.replace('name = "transformers-eager-bf16-cpu-amx"', 'name = "mine"')
     with pytest.raises(RecipeError, match="its evidence"):
         recipe_of(in_file(tmp_path, renamed, "renamed.toml"))
+
+
+@pytest.mark.parametrize("name", ["transformers-sdpa-bf16-cpu-amx", "transformers-eager-f16-cpu-amx"])
+def test_of_recipes_that_rest_on_the_same_evidence_the_copied_one_is_told(tmp_path, name):
+    shared = recipe_of("transformers-eager-bf16-cpu-amx").evidence
+    text = to_toml(recipe_of(name))
+    assert recipe_of(name).evidence == shared
+    changed = text.replace(f'name = "{name}"', 'name = "mine"').replace('acc = "f32"', 'acc = "f16"', 1)
+    with pytest.raises(RecipeError, match=f"other things than {name}, but has its evidence"):
+        recipe_of(in_file(tmp_path, changed, "copied.toml"))
 
 
 def test_the_first_argument_of_a_recipe_is_what_the_rest_is_put_upon():

@@ -14,7 +14,8 @@ from softfloat_llm.errors import CheckpointError, NonFiniteError, RecipeError, R
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.numerics.formats import encode, format_of
 from softfloat_llm.recipe import Recipe, recipe_of
-from softfloat_llm.runs import DEFAULT_PROMPT, Run, array_digest, simulate
+from softfloat_llm.runs import Run, array_digest, simulate
+from softfloat_llm.tiny import DEFAULT_PROMPT
 from tests.checkpoints import config_dict, random_tensors, write_checkpoint
 
 FRANCE = "The capital of France is"

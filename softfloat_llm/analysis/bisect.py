@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "softfloat-llm/bisect/1"
 SHOWN = 10
+ASKS = "which site, changed alone, turns the token; by how much each moves the lead, one after another: budget"
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Bisection(Answer):
 
     def heading(self) -> list[tuple[str, str]]:
         lines = [("prompt", shown_prompt(self.prompt)), ("recipe", recipe_line(self.recipe))]
-        lines.append(("against", self.reference_recipe.name))
+        lines += [("against", self.reference_recipe.name), ("asks", ASKS)]
         return [*lines, ("note", self.note)] if self.note else lines
 
     def sentences(self) -> list[str]:
@@ -218,11 +219,15 @@ def bisect_of(
     **Raises** RunError where both recipes choose the same token, or the reference none.
     """
     run, reference = recipe_of(recipe), recipe_of(against)
+    first, halvings = moves(reference, run, "group" if is_fast else "site"), _halvings(reference, run)
+    asked.expect(2 + 2 * len(first) + halvings)
     search = Search(asked, reference, run)
     _check_flip(search)
-    suspects = search.suspects(moves(reference, run, "group" if is_fast else "site"))
+    suspects = search.suspects(first)
     if is_fast:
-        suspects = [*suspects, *search.suspects(_inside(reference, run, suspects))]
+        inner = _inside(reference, run, suspects)
+        asked.expect(2 * len(inner) + halvings)
+        suspects = [*suspects, *search.suspects(inner)]
     turn = search.turn()
     return Bisection(
         model=asked.asked.model,
@@ -242,6 +247,11 @@ def bisect_of(
         runs=search.runs,
         note=asked.note(run, search.end),
     )
+
+
+def _halvings(reference: Recipe, run: Recipe) -> int:
+    """How many passes find the turn of the chain, at most."""
+    return (len(moves(reference, run, "site")) - 1).bit_length() if reference.words() != run.words() else 0
 
 
 def _check_flip(search: Search) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "softfloat-llm/budget/1"
 SHOWN_SHARES = 10
+ASKS = "by how much each change moves the lead, made after those above it; which site alone turns the token: bisect"
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Budget(Answer):
 
     def heading(self) -> list[tuple[str, str]]:
         lines = [("prompt", shown_prompt(self.prompt)), ("recipe", recipe_line(self.recipe))]
-        lines.append(("against", self.reference_recipe.name))
+        lines += [("against", self.reference_recipe.name), ("asks", ASKS)]
         return [*lines, ("note", self.note)] if self.note else lines
 
     def sentences(self) -> list[str]:
@@ -256,6 +257,7 @@ def budget_of(
     """
     run, reference = recipe_of(recipe), recipe_of(against)
     links = chain(reference, run, by, is_reversed=is_reversed)
+    asked.expect(len(links) + 1)
     start = asked.logits(reference)
     rows = [start, *(asked.logits(link.recipe) for link in links[:-1]), *([asked.logits(run)] if links else [])]
     first, second = pair_of(asked.step, start, rows[-1], pair)

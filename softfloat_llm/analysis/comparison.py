@@ -18,7 +18,7 @@ from softfloat_llm.analysis.partings import Divergence, first_beyond
 from softfloat_llm.analysis.site_errors import SiteError, site_errors
 from softfloat_llm.analysis.verdicts import Verdict
 from softfloat_llm.analysis.wording import recipe_line
-from softfloat_llm.errors import WordError
+from softfloat_llm.errors import WordError, nearest
 from softfloat_llm.numerics.formats import Format
 from softfloat_llm.recipe import Recipe
 
@@ -221,5 +221,8 @@ def bound_of(within: str | float) -> float:
     except ValueError:
         bound = -1.0
     if not bound >= 0:
-        raise WordError(f"within={within!r}: expected identical, tokens, or a number of ulps of 0 or more.")
+        hint = nearest(
+            str(within), ("identical", "tokens"), {"token": "tokens", "same": "identical", "bits": "identical"}
+        )
+        raise WordError(f"within={within!r}: expected identical, tokens, or a number of ulps of 0 or more.{hint}")
     return bound

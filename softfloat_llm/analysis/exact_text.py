@@ -64,6 +64,24 @@ def value_text(x: float, fmt: Format) -> str:
     return text if not math.isfinite(x) or Fraction(text) == Fraction(x) else f"~{text}"
 
 
+def exactly(x: float, fmt: Format, width: int = EXACT_WIDTH) -> str:
+    """A value of a format to its last digit: in decimal where that is short, else as an integer times a power of two.
+
+    >>> from softfloat_llm.numerics.formats import bf16, f32
+    >>> exactly(0.10009765625, bf16), exactly(0.10000000149011612, f32)
+    ('0.10009765625', '13421773*2^-27 (~0.1)')
+    """
+    if not math.isfinite(x) or x == 0:
+        return decimal(x, fmt)
+    exact = exact_decimal(Fraction(x))
+    if exact is not None and len(exact) <= width:
+        return exact
+    top, bottom = abs(Fraction(x)).as_integer_ratio()
+    zeros = (top & -top).bit_length() - 1
+    power = zeros - (bottom.bit_length() - 1)
+    return f"{'-' if x < 0 else ''}{top >> zeros}*2^{power} ({value_text(x, fmt)})"
+
+
 def fields(x: float, fmt: Format) -> tuple[str, str, str]:
     """The code of a value in its three fields, as bits: sign, exponent, trailing significand (empty where it has none).
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from softfloat_llm.analysis.answers import Table
-from softfloat_llm.analysis.exact_text import code_word, cut_bits, fields, nearly, power_text, shown, value_text
+from softfloat_llm.analysis.exact_text import code_word, cut_bits, exactly, fields, nearly, power_text, shown
 from softfloat_llm.analysis.numbers import binade, hex_float
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Format
@@ -43,7 +43,7 @@ def answer(story: Rounding) -> list[str]:
         return ["NaN."]
     if not math.isfinite(result):
         return [f"{'NaN' if math.isnan(result) else result} = {code_word(result, fmt)}."]
-    head = f"{value_text(result, fmt)} = {hex_float(result)} = {code_word(result, fmt)}"
+    head = f"{exactly(result, fmt)} = {hex_float(result)} = {code_word(result, fmt)}"
     if story.error is None or story.error_ulp is None:
         return [f"{head}."]
     if story.error == 0:
@@ -77,9 +77,9 @@ def _rows(story: Rounding) -> list[list[str]]:
 def _row(name: str, found: Neighbour, story: Rounding) -> list[str]:
     fmt = story.format
     if abs(found.value) > fmt.max:
-        cells = [value_text(found.value, fmt), "beyond the largest", ""]
+        cells = [exactly(found.value, fmt), "beyond the largest", ""]
     else:
-        cells = [value_text(found.value, fmt), code_word(found.value, fmt), " ".join(fields(found.value, fmt)).strip()]
+        cells = [exactly(found.value, fmt), code_word(found.value, fmt), " ".join(fields(found.value, fmt)).strip()]
     return [name, *cells, *_distance(story, found.distance)]
 
 
@@ -109,7 +109,7 @@ def why(story: Rounding) -> str:
         case "overflow" | "saturated":
             return _why_overflow(story)
         case "flushed":
-            kept = value_text(round_exact(story.given.exact, fmt, story.mode), fmt)
+            kept = exactly(round_exact(story.given.exact, fmt, story.mode), fmt)
             return f"It would be {kept}, below the smallest normal value 2^{fmt.emin} of {fmt}: ftz gives a zero."
         case "operand flushed":
             own = story.given.format or fmt
@@ -130,17 +130,17 @@ def _chosen_and_other(story: Rounding) -> tuple[Neighbour, Neighbour | None]:
 def _why_nearest(story: Rounding) -> str:
     chosen, other = _chosen_and_other(story)
     side = "less" if story.rest < Fraction(1, 2) else "more"
-    told = f"The cut bits are {side} than half an ulp: it lies nearer to {value_text(chosen.value, story.format)}"
+    told = f"The cut bits are {side} than half an ulp: it lies nearer to {exactly(chosen.value, story.format)}"
     if other is None:
         return told + ", the least value of the format."
-    return told + f" than to {value_text(other.value, story.format)}."
+    return told + f" than to {exactly(other.value, story.format)}."
 
 
 def _why_tie(story: Rounding) -> str:
     fmt = story.format
     chosen, other = _chosen_and_other(story)
     assert other is not None
-    both = f"{value_text(chosen.value, fmt)}, not {value_text(other.value, fmt)}"
+    both = f"{exactly(chosen.value, fmt)}, not {exactly(other.value, fmt)}"
     head = "It lies exactly half way"
     if story.mode == "ties_to_away":
         return f"{head}: ties_to_away takes the one farther from zero, {both}."
@@ -156,7 +156,7 @@ def _last_bits(x: float, fmt: Format) -> str | None:
 
 
 def _why_directed(story: Rounding) -> str:
-    told = value_text(story.result, story.format)
+    told = exactly(story.result, story.format)
     if story.mode == "to_odd":
         return f"It is not exact, so to_odd takes the neighbour whose last significand bit is 1, {told}."
     side = {"toward_zero": "nearer to zero", "toward_positive": "above", "toward_negative": "below"}[story.mode]
@@ -164,11 +164,11 @@ def _why_directed(story: Rounding) -> str:
 
 
 def _why_overflow(story: Rounding) -> str:
-    fmt, largest = story.format, value_text(math.copysign(story.format.max, story.result), story.format)
+    fmt, largest = story.format, exactly(math.copysign(story.format.max, story.result), story.format)
     if not story.given.is_finite:
         return f"An infinity is given; overflow saturate takes the largest finite value of {fmt}."
     if story.kind == "overflow":
-        beyond = value_text(math.copysign(fmt.max, float(story.given.exact > 0) - 0.5), fmt)
+        beyond = exactly(math.copysign(fmt.max, float(story.given.exact > 0) - 0.5), fmt)
         would = nearly(Fraction(rounded_unbounded(story)), 9) if math.isfinite(rounded_unbounded(story)) else "larger"
         ends = "an infinity" if fmt.has_infinity else f"NaN, as {fmt} has no infinity"
         border = shown(Fraction(fmt.max) + Fraction(float(ulp(fmt.max, fmt))) / 2)
@@ -194,7 +194,7 @@ def _why_none(story: Rounding) -> str:
         return f"{fmt} has no negative values: NaN stands for it."
     if math.isnan(x.value):
         return f"{fmt} has no NaN: a zero of the other sign stands for it, as in ml_dtypes."
-    ends = "NaN" if math.isnan(story.result) else value_text(story.result, fmt)
+    ends = "NaN" if math.isnan(story.result) else exactly(story.result, fmt)
     return f"{fmt} has no infinity: {ends} stands for it."
 
 
@@ -219,8 +219,8 @@ def notes(story: Rounding) -> list[str]:
     for way in story.through:
         if way.differs:
             found.append(
-                f"Through {way.format} it would be rounded twice: {value_text(way.first, way.format)}, then"
-                f" {value_text(way.result, fmt)}. That is not one rounding."
+                f"Through {way.format} it would be rounded twice: {exactly(way.first, way.format)}, then"
+                f" {exactly(way.result, fmt)}. That is not one rounding."
             )
     return found
 

@@ -16,7 +16,7 @@ import numpy as np
 from softfloat_llm.analysis.distances import differs
 from softfloat_llm.analysis.golden_report import GoldenReport, Mismatch
 from softfloat_llm.analysis.taps import forward_order
-from softfloat_llm.errors import CheckpointError, GoldenError, SoftfloatError
+from softfloat_llm.errors import CheckpointError, GoldenError, SoftfloatError, why
 from softfloat_llm.io.atomic import new_folder
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import NAMED_DTYPES, open_tensors, read_json, write_tensors
@@ -136,7 +136,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = read_json(folder / MANIFEST, "golden manifest")
     except (CheckpointError, OSError) as error:
-        raise GoldenError(f"Reading the golden folder {folder}: {error}") from None
+        raise GoldenError(
+            f"Reading the golden folder {folder}: {why(error)}. `softfloat-llm golden write` makes such a folder."
+        ) from None
     kinds = {"schema": str, "made_by": str, "checked_by": str, "runs": dict}
     if manifest.get("schema") != SCHEMA or not all(isinstance(manifest.get(k), kind) for k, kind in kinds.items()):
         raise GoldenError(f"{folder / MANIFEST}: expected the schema {SCHEMA!r} with {', '.join(kinds)}.")

@@ -167,6 +167,7 @@ def model_band(
     where the recipe's own row is not finite.
     """
     base, names = recipe_of(recipe), orders_of(orders)
+    asked.expect(len(names) + 1)
     own = asked.logits(base)
     if not np.isfinite(own.values).all():
         raise RunError(

@@ -18,6 +18,7 @@ import numpy as np
 
 from softfloat_llm.analysis.answers import Answer, Table, counted, prompt_of, shown_prompt
 from softfloat_llm.analysis.compare import opened
+from softfloat_llm.analysis.last_rounding import lead_of, remark, sums_format, sums_of
 from softfloat_llm.analysis.log_probabilities import log_softmax
 from softfloat_llm.analysis.numbers import about, code, decimal, distance, jsonable
 from softfloat_llm.analysis.verdicts import Choice, choice, margin
@@ -69,6 +70,8 @@ class StepMargin:
     margin_ulp: float
     format: Format
     log_probs: LogProbabilities
+    lead_before: float | None = None
+    """By how much `first` led in lm_head's sums, before they were rounded to the logits; below 0 where it did not."""
 
     @property
     def ranking(self) -> str:
@@ -91,6 +94,7 @@ class StepMargin:
             "margin_ulp": jsonable(self.margin_ulp),
             "ulp_format": str(self.format),
             "log_probs": self.log_probs.to_dict(),
+            "lead_before_rounding": None if self.lead_before is None else jsonable(self.lead_before),
             "ranking": self.ranking,
         }
 
@@ -129,6 +133,10 @@ class Margins(Answer):
     total: int
     steps: tuple[StepMargin, ...]
     within: float | None
+    sums_format: Format | None = None
+    """That of lm_head's sums, where the logits were rounded from them and the run kept them."""
+    remark: str = ""
+    """What is to be known of logits that were rounded already."""
 
     @property
     def least(self) -> StepMargin | None:
@@ -155,7 +163,19 @@ class Margins(Answer):
         count = len(self.steps) if self.within is not None else len([m for m in self.steps if m.margin_ulp < 1])
         verb = "has" if count == 1 else "have"
         lines = [f"{count} of {counted(self.total, what)} {verb} a margin {bound} {self.format} ulp."]
-        return [*lines, *self._about_least(what), *self._about_ranking(what)]
+        told = [*lines, *self._about_least(what), *self._about_ranking(what)]
+        return [*told, *([self.remark] if self.remark else []), *self._about_turned(what)]
+
+    def _about_turned(self, what: str) -> list[str]:
+        """The steps whose token did not lead before the last rounding."""
+        turned = [step for step in self.steps if step.lead_before is not None and step.lead_before < 0]
+        if not turned:
+            return []
+        led = token_words(turned[0].first.piece, turned[0].first.token)
+        place = turned[0].position if turned[0].step is None else turned[0].step
+        behind = about(-(turned[0].lead_before or 0.0))
+        more = f", as at {len(turned) - 1} more" if len(turned) > 1 else ""
+        return [f"At {what} {place} {led} was behind by {behind} before it{more}: that rounding alone chose the token."]
 
     def _about_least(self, what: str) -> list[str]:
         found = self.least
@@ -196,6 +216,7 @@ class Margins(Answer):
             "recipe": {"name": self.recipe.name, "site": self.recipe.words()},
             "digest": self.digest,
             "ulp_format": str(self.format),
+            "sums_format": None if self.sums_format is None else str(self.sums_format),
             "logits_format": str(self.logits_format),
             "total": self.total,
             "within": self.within,
@@ -237,6 +258,8 @@ def margins(
         total=len(found),
         steps=tuple(chosen),
         within=within,
+        sums_format=sums_format(run),
+        remark=remark(run),
     )
 
 
@@ -278,6 +301,7 @@ def _step_margin(run: Run, step: int | None, position: int, fmt: Format, logs: L
         margin_ulp=apart / unit,
         format=fmt,
         log_probs=LogProbabilities(logs.format, logs.compute, pair[0], pair[1], log_choice.token, log_choice.ties),
+        lead_before=lead_of(sums_of(run, position), first.token),
     )
 
 
@@ -316,13 +340,14 @@ def _steps_table(found: Margins, steps: Sequence[StepMargin], verbose: bool) -> 
         return Table((), ())
     what = "step" if found.steps[0].step is not None else "position"
     logs = found.steps[0].log_probs.format
-    header = (what, "token", "runner-up", "margin", f"in {found.format} ulp", f"log-probs in {logs}", "ranking")
+    apart = "margin" if found.sums_format is None else f"margin (in {found.sums_format} before)"
+    header = (what, "token", "runner-up", apart, f"in {found.format} ulp", f"log-probs in {logs}", "ranking")
     rows = tuple(
         (
             str(m.position if m.step is None else m.step),
             _candidate(m.first, found.logits_format, verbose),
             _candidate(m.second, found.logits_format, verbose),
-            about(m.margin),
+            about(m.margin) if m.lead_before is None else f"{about(m.margin)} ({about(m.lead_before)})",
             about(m.margin_ulp),
             f"{decimal(m.log_probs.first, logs)}, {decimal(m.log_probs.second, logs)}",
             m.ranking,

@@ -31,7 +31,7 @@ _OVER_KEYS = ("attn.softmax", "attn.pv")
 """The sites whose sums run over the key positions, and so have another length in a whole pass."""
 
 Count = Callable[[str], None]
-"""Told the name of each recipe before it is run."""
+"""Told the name of each recipe before it is run. One that has a method `expect` is told how many are to come."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,12 @@ class Question:
         own = self.own_row(recipe)
         row = own if self.is_ours and own is not None else self._row(recipe)
         return StepLogits(row, recipe.at("lm_head").output, self.told(choice(row, recipe.ties)))
+
+    def expect(self, passes: int) -> None:
+        """So many passes are still to be made, as far as that is known: for whoever counts them."""
+        tell = getattr(self.before, "expect", None)
+        if tell is not None:
+            tell(passes)
 
     def _row(self, recipe: Recipe) -> Float64Array:
         if self.before is not None:

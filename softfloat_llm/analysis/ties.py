@@ -15,6 +15,7 @@ import numpy as np
 
 from softfloat_llm.analysis.answers import Answer, Table, counted, prompt_of, shown_prompt
 from softfloat_llm.analysis.compare import opened
+from softfloat_llm.analysis.last_rounding import SUMS, remark, sums_format, sums_of
 from softfloat_llm.analysis.margins import with_text
 from softfloat_llm.analysis.names import named
 from softfloat_llm.analysis.numbers import about, decimal, jsonable
@@ -39,8 +40,9 @@ SHOWN_TIES, SHOWN_TOKENS = 10, 4
 class Tie:
     """One step at which several ids share the largest logit once it is rounded.
 
-    `tokens` are those ids, the lowest first, each with its logit before the rounding. `before` is what the logits chose
-    before they were rounded, `taken` what is chosen after, by the rule of the recipe.
+    `tokens` are those ids, the lowest first, each with its logit before the rounding (of a run that kept lm_head's
+    sums, before the rounding that made the logits too). `before` is what was chosen before it, `taken` what is chosen
+    after, by the rule of the recipe.
     """
 
     prompt: str
@@ -90,6 +92,10 @@ class Ties(Answer):
     without_token: int
     """Steps whose row holds NaN: nothing is chosen there."""
     ties: tuple[Tie, ...]
+    sums_format: Format | None = None
+    """That of lm_head's sums, where the logits were rounded from them and the run kept them: they stand before."""
+    remark: str = ""
+    """What is to be known of logits that were rounded already."""
 
     @property
     def flips(self) -> tuple[Tie, ...]:
@@ -110,6 +116,8 @@ class Ties(Answer):
             told = self.flips[0]
             names = " -> ".join(token_words(c.piece, c.token) for c in (told.before, told.taken))
             lines.append(f"{len(self.flips)} of these change{'s' if len(self.flips) == 1 else ''} the token: {names}.")
+        if self.remark:
+            lines.append(self.remark)
         if self.without_token:
             lines.append(f"At {counted(self.without_token, 'step')} the logits hold NaN: no token is chosen.")
         return lines
@@ -152,6 +160,7 @@ class Ties(Answer):
             "recipe": {"name": self.recipe.name, "site": self.recipe.words()},
             "format": str(self.format),
             "logits_format": str(self.logits_format),
+            "sums_format": None if self.sums_format is None else str(self.sums_format),
             "prompts": list(self.prompts),
             "total": self.total,
             "without_token": self.without_token,
@@ -190,7 +199,7 @@ def ties_of_prompts(
     opened_model = model if isinstance(model, Model) else open_model(model, progress)
     runs = []
     for place, prompt in enumerate(given):
-        run = simulate(prompt, model=opened_model, recipe=chosen, steps=steps, taps=())
+        run = simulate(prompt, model=opened_model, recipe=chosen, steps=steps, taps=(SUMS,))
         runs.append(named(run, opened_model))
         if progress is not None:
             progress("prompts", place + 1, len(given))
@@ -211,6 +220,8 @@ def _of_runs(runs: list[Run], format: str | Format | None) -> Ties:
         total=len(looked),
         without_token=len([run for run, _, position in looked if np.isnan(run["logits"][position]).any()]),
         ties=tuple(tie for tie in found if tie is not None),
+        sums_format=sums_format(first),
+        remark=remark(first),
     )
 
 
@@ -230,6 +241,8 @@ def _tie(run: Run, step: int | None, position: int, fmt: Format) -> Tie | None:
     taken = choice(rounded, rule)
     if taken.token is None or taken.ties < 2:
         return None
+    sums = sums_of(run, position)
+    row = row if sums is None else sums
     tied = [int(token) for token in np.flatnonzero(rounded == taken.logit)]
     return Tie(
         prompt=prompt_of(run),

@@ -20,12 +20,12 @@ def labelled(label: str, text: str) -> str:
 
 
 def recipe_line(recipe: Recipe) -> str:
-    """The stages of the matrix products, JAX's name for them; then, in a few lines, the sites that say something else.
+    """The stages of most matrix products, JAX's name for them; then, in a few lines, the sites that say something else.
 
     >>> print(recipe_line(Recipe(storage="bf16")))
     storage bf16 · product exact · acc f32 · output bf16 · order seq   (BF16_BF16_F32)
     """
-    head = recipe.at("lm_head").precision
+    head = recipe.usual
     name = f"{recipe.name}: " if recipe.name in recipe_names() else ""
     line = name + " · ".join(f"{key} {word}" for key, word in head.items())
     line += f"   ({head.jax_name})" if head.jax_name else ""

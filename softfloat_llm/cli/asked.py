@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from softfloat_llm.analysis.budget import telling_step
 from softfloat_llm.analysis.names import named
 from softfloat_llm.analysis.step_logits import Count, Question, question
 from softfloat_llm.cli.options import AskFlags, PrecisionFlags, quoted
+from softfloat_llm.cli.screen import announce
 from softfloat_llm.errors import RunError
 from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.io.progress import Progress
@@ -61,12 +62,13 @@ def run_of(
     progress: Progress | None,
     *,
     default: str,
+    taps: tuple[str, ...] = (),
 ) -> Run:
-    """The saved run, or the run that the words make: in the recipe `default` where they say no other."""
+    """The saved run, or the run that the words make, with `taps`: in the recipe `default` where they say no other."""
     if (saved := saved_run(what)) is not None:
         refuse_words(precision, asked)
         return saved
-    given = asked.arguments(what, progress)
+    given = asked.arguments(what, progress) | ({"taps": taps} if taps else {})
     return named(simulate(recipe=precision.recipe(default), **given), given["model"])
 
 
@@ -152,14 +154,38 @@ def last_step_of(
     return replace(made, is_ours=True), recipe
 
 
+ANNOUNCED_SECONDS = 5.0  # what takes longer is announced
+
+
 def counting(progress: Progress | None) -> Count | None:
-    """Tells how many passes were made; how many will be is not known."""
-    if progress is None:
-        return None
-    passes = count(1)
+    """Tells how many passes were made, and what all of them will take; None where nobody watches."""
+    return None if progress is None else Passes(progress)
 
-    def before(_: str) -> None:
-        done = next(passes)
-        progress("passes", done, done + 1)
 
-    return before
+class Passes:
+    """Called before each pass of several; `expect` says how many are still to come, as far as that is known."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._done, self._total, self._announced = 0, 1, 0
+        self._started = time.monotonic()
+
+    def expect(self, passes: int) -> None:
+        """So many passes more."""
+        self._total = self._done + passes
+
+    def __call__(self, _: str) -> None:
+        now = time.monotonic()
+        if self._done == 0:
+            self._started = now
+        else:
+            self._announce((now - self._started) / self._done)
+        self._progress("passes", self._done, max(self._total, self._done + 1))
+        self._done += 1
+
+    def _announce(self, seconds: float) -> None:
+        """Once, and again where more passes are expected than were announced."""
+        left = (self._total - self._done) * seconds
+        if self._total > self._announced and left >= ANNOUNCED_SECONDS:
+            self._announced = self._total
+            announce(self._progress, f"{self._total} passes of about {seconds:.1f} s: about {left:.0f} s more.")

@@ -97,6 +97,14 @@ def _listed(words: list[str]) -> Values:
     """The numbers that words mean: a file's array, or the numbers themselves."""
     if len(words) == 1 and words[0].startswith("@"):
         return read_array(words[0][1:])
+    if options := [word for word in words if word.startswith("--")]:
+        name = options[0].partition("=")[0]
+        more = (
+            " What the sum is made in goes in one text: --at storage=bf16,acc=bf16,order=lanes:8."
+            if name != "--"
+            else ""
+        )
+        raise typer.BadParameter(f"No such option: {name}.{more}")
     return numbers_of(words)
 
 

@@ -21,7 +21,7 @@ from softfloat_llm.analysis.reading import numbers_of
 from softfloat_llm.cli.options import OutputFlags, grouped, quoted
 from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.cli.simulate import answer_of
-from softfloat_llm.errors import ArrayError, nearest
+from softfloat_llm.errors import ArrayError, nearest, why
 from softfloat_llm.io.arrays import KINDS, read_array, read_arrays
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.numerics.formats import Array, f32
@@ -164,7 +164,9 @@ def _lines(file: Path) -> list[str]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ArrayError(f"Reading the pairs of {file}: {error}.") from None
+        raise ArrayError(
+            f"Reading the pairs of {file}: {why(error)}. Expected lines with two numbers, X Y, or {', '.join(KINDS)}."
+        ) from None
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return [line for line in lines if line]
 

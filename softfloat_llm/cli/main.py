@@ -40,7 +40,7 @@ from softfloat_llm.cli.sweep import sweep
 from softfloat_llm.cli.taps import taps
 from softfloat_llm.cli.ties import ties
 from softfloat_llm.cli.vectors import vectors
-from softfloat_llm.errors import SoftfloatError
+from softfloat_llm.errors import SoftfloatError, why
 from softfloat_llm.runs import package_version
 
 PROGRAM = "softfloat-llm"
@@ -137,13 +137,19 @@ def run(arguments: list[str]) -> int:
     except (SoftfloatError, OSError) as error:
         if is_verbose:
             traceback.print_exc()
-        say(f"{type(error).__name__}: {error}")
+        say(f"{type(error).__name__}: {_of_system(error) if isinstance(error, OSError) else error}")
         return error.exit_code if isinstance(error, SoftfloatError) else UNUSABLE_INPUT
     except Exception as error:
         if is_verbose:
             traceback.print_exc()
         say(f"Internal error: {type(error).__name__}: {error}\nThis is a fault of {PROGRAM}; -v shows where.")
         return INTERNAL_ERROR
+
+
+def _of_system(error: OSError) -> str:
+    """What the system refused, and of which file: where no part of the program has said what it was doing."""
+    told = why(error, with_file=True)
+    return f"{told}. Check that it is there, and may be read or written here; -v shows where this came up."
 
 
 def _tell_interruption() -> int:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from softfloat_llm.analysis.last_rounding import SUMS
 from softfloat_llm.analysis.margins import margins as margins_of
 from softfloat_llm.cli.asked import RunOrPrompt, run_of
 from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped
@@ -37,7 +38,7 @@ def margins(
     format still tell them apart. With a prompt in place of a run, it is run first (in f32 without precision flags).
     """
     with watched(is_quiet=output.is_quiet) as progress:
-        run = run_of(what, precision, asked, progress, default="f32")
+        run = run_of(what, precision, asked, progress, default="f32", taps=(SUMS,))
     found = margins_of(run, format=format, within=within, log_format=log_format, compute=compute)
     if output.as_json:
         show_json("margins", found.to_dict())

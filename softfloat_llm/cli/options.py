@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from softfloat_llm.errors import TokenError
+from softfloat_llm.errors import TokenError, why
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.recipe import PRECISION_FLAGS, Recipe, recipe_of
@@ -164,7 +164,9 @@ def prompt_of(prompt: str | None) -> str | None:
     try:
         return Path(prompt[1:]).read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise TokenError(f"Reading the prompt from {prompt[1:]}: {error}.") from None
+        raise TokenError(
+            f"Reading the prompt from {prompt[1:]}: {why(error)}. After @ stands the name of a text."
+        ) from None
 
 
 def quoted(word: str) -> str:

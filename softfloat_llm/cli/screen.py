@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 from softfloat_llm.io.progress import Progress
 
 PATIENCE_SECONDS = 1.0  # work that is over sooner shows no progress
+_IDLE = "working"  # what the bar says of work that counts nothing
 
 
 def show(text: str) -> None:
@@ -74,31 +76,69 @@ def watched(*, is_quiet: bool) -> Iterator[Progress | None]:
         bar.close()
 
 
+def announce(progress: Progress | None, text: str) -> None:
+    """Say what a long piece of work will take, above its bar; nothing where no terminal watches."""
+    if isinstance(progress, _Bar):
+        progress.announce(text)
+
+
 class _Bar:
-    """A rich progress bar that appears once the work has taken a while."""
+    """A rich progress bar that appears once the work has taken a while: by itself too, where nothing is counted."""
 
     def __init__(self) -> None:
-        self._started = time.monotonic()
         self._progress: Any = None
         self._tasks: dict[str, Any] = {}
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._timer = threading.Timer(PATIENCE_SECONDS, self._open)
+        self._timer.daemon = True
+        self._timer.start()
+        self._started = time.monotonic()
 
     def __call__(self, description: str, done: int, total: int) -> None:
-        if self._progress is None:
-            if time.monotonic() - self._started < PATIENCE_SECONDS:
+        with self._lock:
+            if self._progress is None and time.monotonic() - self._started >= PATIENCE_SECONDS:
+                self._open()
+            if self._progress is None:
                 return
-            self._open()
-        if description not in self._tasks:
-            self._tasks[description] = self._progress.add_task(description, total=total)
-        self._progress.update(self._tasks[description], completed=done, total=total)
+            if (idle := self._tasks.pop(_IDLE, None)) is not None:
+                self._progress.remove_task(idle)
+            if description not in self._tasks:
+                self._tasks[description] = self._progress.add_task(description, total=total)
+            self._progress.update(self._tasks[description], completed=done, total=total)
+
+    def announce(self, text: str) -> None:
+        with self._lock:
+            if self._progress is None:
+                say(text)
+            else:
+                self._progress.console.print(text, highlight=False)
 
     def _open(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._progress.start()
+        with self._lock:
+            if self._is_closed or self._progress is not None:
+                return
+            columns = (
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )  # fmt: skip
+            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._tasks[_IDLE] = self._progress.add_task(_IDLE, total=None)
+            self._progress.start()
 
     def close(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        self._timer.cancel()
+        with self._lock:
+            self._is_closed = True
+            if self._progress is not None:
+                self._progress.stop()

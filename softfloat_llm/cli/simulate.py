@@ -84,7 +84,7 @@ def simulate(
     if output.as_json:
         show_json("simulate", _body(run, comparison, claims, broken, save))
     else:
-        show(_text(run, comparison, output, _then(prompt, precision, passes, against, save, talk)))
+        show(_text(named(run, model), comparison, output, _then(prompt, precision, passes, against, save, talk)))
     return _judged(broken)
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from softfloat_llm.cli.options import OutputFlags, grouped, prompt_of
-from softfloat_llm.cli.screen import show, show_json, watched
+from softfloat_llm.cli.screen import say, show, show_json, watched
 from softfloat_llm.cli.simulate import answer_of
-from softfloat_llm.sweeps.grid import Grid, grid_of, grid_of_file
+from softfloat_llm.errors import nearest
+from softfloat_llm.report.page import check_page
+from softfloat_llm.report.sweep_picture import save_sweep_picture
+from softfloat_llm.sweeps.grid import AXES, Grid, grid_of, grid_of_file
+from softfloat_llm.sweeps.sweep import load
+from softfloat_llm.sweeps.sweep import sweep as run_sweep
+from softfloat_llm.sweeps.sweep_map import VALUES
 
+_MAP = "Map"
 _SEEDS = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -31,6 +39,16 @@ def sweep(
         typer.Option("--prompt", metavar="TEXT|@FILE", help="A prompt; @FILE: one a line. Repeatable."),
     ] = None,
     recipe: Annotated[list[str] | None, typer.Option("--recipe", metavar="RECIPE", help="Repeatable.")] = None,
+    storage: Annotated[
+        list[str] | None, typer.Option("--storage", metavar="F", help="Put upon each recipe. Repeatable.")
+    ] = None,
+    acc: Annotated[
+        list[str] | None, typer.Option("--acc", metavar="F", help="Put upon each recipe. Repeatable.")
+    ] = None,
+    rounding: Annotated[
+        list[str] | None,
+        typer.Option("--rounding", metavar="M", help="Put upon each recipe; stochastic:16:{seed}. Repeatable."),
+    ] = None,
     order: Annotated[
         list[str] | None, typer.Option("--order", metavar="ORDER", help="Of matrix products; perm:{seed}. Repeatable.")
     ] = None,
@@ -40,37 +58,82 @@ def sweep(
     steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="N", help="Tokens a run.")] = None,
     against: Annotated[str | None, typer.Option("--against", metavar="RECIPE", help="The reference (f32).")] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Local processes.")] = 1,
+    backend: Annotated[
+        str, typer.Option("--backend", metavar="numpy|numba", help="Of every worker; the bits stay.")
+    ] = "numpy",
     scheduler: Annotated[
         str | None, typer.Option("--scheduler", metavar="tcp://HOST:PORT", help="A Dask cluster does the cells.")
     ] = None,
+    heatmap: Annotated[
+        Path | None,
+        typer.Option("--heatmap", metavar="FILE.svg", rich_help_panel=_MAP, help="Draw the map (extra `report`)."),
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option("--rows", metavar="AXIS", rich_help_panel=_MAP, help=f"One of {', '.join(AXES)}.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="AXIS", rich_help_panel=_MAP, help="Another one of them.")
+    ] = None,
+    value: Annotated[
+        str, typer.Option("--value", metavar="COLUMN", rich_help_panel=_MAP, help=f"One of {', '.join(VALUES)}.")
+    ] = "flips",
+    replace: Annotated[
+        bool, typer.Option("--replace", rich_help_panel=_MAP, help="Let --heatmap replace an earlier file.")
+    ] = False,
     output: OutputFlags,
 ) -> int:
     """softfloat-llm sweep --recipe bf16 --recipe f16 --order seq --order lanes:8 --steps 8 --out DIR
 
     Run every cell of a grid against the reference, teacher forced, and keep a row of each: errors, flips, ties,
-    margins, divergence, digest. A sweep that was interrupted goes on where it was. Exit 1 where a cell is an error.
+    margins, divergence, digest. A sweep that was interrupted goes on where it was; without a grid, what lies in DIR is
+    shown and nothing is run. A word that means nothing by itself stops the sweep; what fails in a cell is a row with
+    its error, and makes exit code 1.
     """
-    from softfloat_llm.sweeps.sweep import sweep as run_sweep
-
+    _check_map(rows, columns, value, heatmap, replace)
     flags = {
-        "models": model, "prompts": _prompts(prompt), "recipes": recipe, "orders": order, "seeds": _seeds(seeds),
-        "steps": steps, "reference": against,
+        "models": model, "prompts": _prompts(prompt), "recipes": recipe, "storages": storage, "accs": acc,
+        "roundings": rounding, "orders": order, "seeds": _seeds(seeds), "steps": steps, "reference": against,
     }  # fmt: skip
-    grid = _grid(file, {key: value for key, value in flags.items() if value is not None})
-    with watched(is_quiet=output.is_quiet) as progress:
-        found = run_sweep(grid, out, workers=workers, scheduler=scheduler, progress=progress)
+    grid = _grid(file, {key: words for key, words in flags.items() if words is not None})
+    if grid is None:
+        found = load(out)
+    else:
+        how: dict[str, Any] = {"workers": workers, "backend": backend, "scheduler": scheduler}
+        try:
+            with watched(is_quiet=output.is_quiet) as progress:
+                found = run_sweep(grid, out, progress=progress, **how)
+        except KeyboardInterrupt:
+            say(f"{len(load(out).rows)} rows are kept in {out}: the same line goes on where it was.")
+            raise
+    found = dataclasses.replace(found, rows_by=rows, columns_by=columns, value=value)
     if output.as_json:
         show_json("sweep", found.to_dict())
     else:
         text = found.text(verbose=output.is_verbose)
         show(answer_of(text) if output.is_quiet else text)
+    if heatmap is not None:
+        save_sweep_picture(found.map(), heatmap, replace=replace)
+        say(f"The heat map is {heatmap}.")
     return 1 if found.failed else 0
 
 
-def _grid(file: Path | None, flags: dict[str, object]) -> Grid:
-    """The grid of the flags, or of the file: not of both, which could contradict each other."""
+def _check_map(rows: str | None, columns: str | None, value: str, heatmap: Path | None, replace: bool) -> None:
+    """What the map is asked is checked before the cells are done."""
+    for flag, axis in (("--rows", rows), ("--columns", columns)):
+        if axis is not None and axis not in AXES:
+            raise typer.BadParameter(f"{flag} {axis!r} is unknown.{nearest(axis, AXES)} Known: {', '.join(AXES)}.")
+    if rows is not None and rows == columns:
+        raise typer.BadParameter(f"--rows and --columns are both {rows}: a map has two axes.")
+    if value not in VALUES:
+        raise typer.BadParameter(f"--value {value!r} is unknown.{nearest(value, VALUES)} Known: {', '.join(VALUES)}.")
+    if heatmap is not None:
+        check_page(heatmap, replace=replace)
+
+
+def _grid(file: Path | None, flags: dict[str, object]) -> Grid | None:
+    """The grid of the flags, or of the file: not of both, which could contradict each other; None without either."""
     if file is None:
-        return grid_of(flags, "by flags")
+        return grid_of(flags, "by flags") if flags else None
     if flags:
         raise typer.BadParameter(f"{file} says what is swept; take {', '.join(flags)} out of the words, or the file.")
     return grid_of_file(file)

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from softfloat_llm.analysis.last_rounding import SUMS
 from softfloat_llm.analysis.ties import ties as ties_of
 from softfloat_llm.analysis.ties import ties_of_prompts
 from softfloat_llm.cli.asked import RunOrPrompt, run_of
 from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped
 from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.cli.simulate import answer_of
-from softfloat_llm.errors import TokenError
+from softfloat_llm.errors import TokenError, why
 from softfloat_llm.tiny import DEFAULT_PROMPT, NEAR_TIES
 
 DEFAULT_PROMPTS = "default"
@@ -41,7 +42,7 @@ def ties(
     """
     with watched(is_quiet=output.is_quiet) as progress:
         if prompts is None:
-            run = run_of(what, precision, asked, progress, default="f32")
+            run = run_of(what, precision, asked, progress, default="f32", taps=(SUMS,))
             found = ties_of(run, format=format or "bf16")
         else:
             if what is not None or asked.tokens is not None:
@@ -69,7 +70,9 @@ def _lines(where: str) -> list[str]:
     try:
         text = Path(where).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TokenError(f"Reading the prompts from {where}: {error}.") from None
+        raise TokenError(
+            f"Reading the prompts from {where}: {why(error)}. Expected a text with one prompt a line."
+        ) from None
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise TokenError(f"Reading the prompts from {where}: there are none. Expected one a line.")

@@ -11,7 +11,7 @@ import typer
 from softfloat_llm.cli.options import OutputFlags, grouped
 from softfloat_llm.cli.screen import say, show, show_json
 from softfloat_llm.cli.simulate import answer_of
-from softfloat_llm.errors import VectorError
+from softfloat_llm.errors import VectorError, why
 from softfloat_llm.io.atomic import new_file
 from softfloat_llm.vectors.cases import OPERANDS, Case, read_cases
 from softfloat_llm.vectors.runner import Subject, read_testfloat, run_cases
@@ -50,7 +50,7 @@ def write(
         with new_file(file) as target:
             target.write(("\n".join(lines) + "\n").encode())
     except OSError as error:
-        raise VectorError(f"Writing {file}: {error}.") from None
+        raise VectorError(f"Writing {file}: {why(error)}. Choose a place that can be written.") from None
     if output.as_json:
         show_json("vectors-write", {"file": str(file), "cases": len(cases)})
     else:
@@ -90,7 +90,9 @@ def _cases(file: Path, testfloat: str | None, mode: str) -> list[Case]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise VectorError(f"Reading the vectors {file}: {error}.") from None
+        raise VectorError(
+            f"Reading the vectors {file}: {why(error)}. `softfloat-llm vectors write` makes such a file."
+        ) from None
     cases = list(read_cases(lines, str(file)) if testfloat is None else read_testfloat(lines, testfloat, mode))
     if not cases:
         say(f"{file} holds no case.")

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from softfloat_llm.errors import ArrayError, CheckpointError, nearest
+from softfloat_llm.errors import ArrayError, CheckpointError, nearest, why
 from softfloat_llm.io.safetensors import open_tensors
 from softfloat_llm.numerics.formats import Array
 
@@ -53,8 +53,7 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
     except CheckpointError as error:
         raise ArrayError(f"Reading {path}: {error}") from None
     except _DAMAGES as error:
-        told = str(error).split("\n", maxsplit=1)[0] or type(error).__name__
-        raise ArrayError(f"Reading {path}: {told}.") from None
+        raise ArrayError(f"Reading {path}: {why(error)}.") from None
     return {name: _numbers(array, name, path) for name, array in found.items()}
 
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from softfloat_llm.errors import CheckpointError, TokenError
+from softfloat_llm.errors import CheckpointError, TokenError, why
 from softfloat_llm.io.safetensors import read_json
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
@@ -88,7 +88,7 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except ValueError as error:
-        raise CheckpointError(f"{path} is no text in UTF-8: {error}.") from None
+        raise CheckpointError(f"{path} cannot be read: {why(error)}.") from None
 
 
 def _default_of(value: Any, folder: Path) -> str | None:

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 import ml_dtypes
 
-from softfloat_llm.errors import CheckpointError, FetchError
+from softfloat_llm.errors import CheckpointError, FetchError, why
 from softfloat_llm.io.atomic import PARTIAL, new_folder
 from softfloat_llm.io.gguf import Gguf, checkpoint_tensors, config_entries, read_gguf, tokenizer_json
 from softfloat_llm.io.progress import Progress
@@ -89,8 +89,8 @@ def fetch_smollm2(progress: Progress | None = None) -> Path:
             return cached_smollm2() or _fetch(cache, report)
     except OSError as error:
         raise FetchError(
-            f"Fetching smollm2 into {cache}: {error}. It needs 600 MB there for a moment, and 280 MB to stay; "
-            f"set {CACHE_VARIABLE} to another folder if need be."
+            f"Fetching smollm2 into {cache}: {why(error, with_file=True)}. It needs 600 MB there for a moment, and"
+            f" 280 MB to stay; set {CACHE_VARIABLE} to another folder if need be."
         ) from None
 
 

@@ -11,15 +11,15 @@ import math
 import os
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from softfloat_llm.errors import CheckpointError
+from softfloat_llm.errors import CheckpointError, why
 from softfloat_llm.io.atomic import new_file
 from softfloat_llm.numerics.formats import Array
 
@@ -104,6 +104,11 @@ def map_tensors(header: Header) -> dict[str, Array]:
     }
 
 
+def storable(array: Array) -> Array:
+    """The array, or its codes where a .safetensors file has no name for its dtype."""
+    return array if array.dtype in NAMED_DTYPES else array.view(np.uint8)
+
+
 def write_tensors(path: str | Path, tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
     """Write a .safetensors file in one go: under its name stands the whole file, or what was there before.
 
@@ -111,21 +116,40 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Array], metadata: Mapp
     does; the header is padded with spaces so that the data begins at a multiple of 8.
     """
     arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
-    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    kinds = {name: Kind(array.dtype, array.shape) for name, array in arrays.items()}
+    write_pieces(path, kinds, lambda name: (arrays[name],), metadata)
+
+
+class Kind(NamedTuple):
+    """What the header says of a tensor."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def write_pieces(
+    path: str | Path,
+    kinds: Mapping[str, Kind],
+    pieces: Callable[[str], Iterable[Array]],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """As `write_tensors`, of tensors that need not be there at once: `pieces` gives the elements of one, in C order."""
+    order = sorted(kinds, key=lambda name: (-kinds[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     offset = 0
     for name in order:
-        array = arrays[name]
-        end = offset + array.nbytes
-        header[name] = {"dtype": _name_of(name, array), "shape": list(array.shape), "data_offsets": [offset, end]}
+        dtype, shape = kinds[name]
+        end = offset + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _name_of(name, dtype), "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with new_file(path) as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name in order:
-            little = np.ascontiguousarray(arrays[name], dtype=DTYPES[_name_of(name, arrays[name])])
-            file.write(little.reshape(-1).view(np.uint8).data)
+            for piece in pieces(name):
+                little = np.ascontiguousarray(piece, dtype=DTYPES[_name_of(name, piece.dtype)])
+                file.write(little.reshape(-1).view(np.uint8).data)
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
@@ -143,7 +167,7 @@ def parse_json(text: bytes, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=lambda pairs: _unique(pairs, what))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        raise CheckpointError(f"{what} is not JSON in UTF-8: {error}.") from None
+        raise CheckpointError(f"{what} is not JSON in UTF-8: {why(error)}.") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{what} holds a JSON {type(value).__name__}, expected an object.")
     return value
@@ -261,8 +285,8 @@ def _check_layout(path: Path, entries: Mapping[str, Entry], available: int) -> N
         raise CheckpointError(f"{path}: {available - position} bytes after the last tensor belong to no tensor.")
 
 
-def _name_of(name: str, array: Array) -> str:
-    found = _NAMES.get(array.dtype.newbyteorder("<") if array.dtype.kind in "fiub" else array.dtype)
+def _name_of(name: str, dtype: np.dtype[Any]) -> str:
+    found = _NAMES.get(dtype.newbyteorder("<") if dtype.kind in "fiub" else dtype)
     if found is None:
-        raise CheckpointError(f"Writing {name!r}: dtype {array.dtype} has no name in a .safetensors file.")
+        raise CheckpointError(f"Writing {name!r}: dtype {dtype} has no name in a .safetensors file.")
     return found

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from softfloat_llm.errors import ArrayError, nearest
+from softfloat_llm.errors import ArrayError, nearest, why
 from softfloat_llm.sites import SITES
 
 STAGES = ("in", "acc", "out")
@@ -56,7 +56,7 @@ def read_map(path: str | Path) -> dict[str, str]:
         text = path.read_text(encoding="utf-8")
         body: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise ArrayError(f"Reading the names {path}: {str(error).split(chr(10))[0]}.") from None
+        raise ArrayError(f"Reading the names {path}: {why(error)}. Expected a TOML or JSON file of names.") from None
     found = dict(_flat(body, path))
     for ours in found:
         site, stage = _site_of(ours)

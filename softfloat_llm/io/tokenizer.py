@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from softfloat_llm.errors import TokenError
+from softfloat_llm.errors import TokenError, why
 
 
 class Tokenizer:
@@ -29,7 +29,7 @@ class Tokenizer:
         try:
             return Library.from_str(text)
         except Exception as error:  # the library raises bare Exception
-            raise TokenError(f"{self.path} cannot be read as a tokenizer: {error}.") from None
+            raise TokenError(f"{self.path} cannot be read as a tokenizer: {why(error)}.") from None
 
     def _read(self) -> str:
         try:
@@ -37,7 +37,7 @@ class Tokenizer:
         except FileNotFoundError:
             raise missing(self.path.parent) from None
         except (OSError, ValueError) as error:
-            raise TokenError(f"{self.path} cannot be read as a tokenizer: {error}.") from None
+            raise TokenError(f"{self.path} cannot be read as a tokenizer: {why(error)}.") from None
 
     @cached_property
     def size(self) -> int:

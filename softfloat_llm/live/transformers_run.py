@@ -21,8 +21,9 @@ from softfloat_llm.live.transformers_taps import watched
 from softfloat_llm.llama.cache import check_window
 from softfloat_llm.llama.decode import argmax
 from softfloat_llm.numerics.formats import Array, Format, format_of
+from softfloat_llm.prompts import pieces_of, what_to_feed
 from softfloat_llm.recipe import Recipe
-from softfloat_llm.runs import Run, pieces_of, what_to_feed
+from softfloat_llm.runs import Run
 from softfloat_llm.sites import LOGITS
 from softfloat_llm.trace import Trace
 

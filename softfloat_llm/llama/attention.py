@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from softfloat_llm.llama.products import product
-from softfloat_llm.llama.query_blocks import in_query_blocks
+from softfloat_llm.llama.query_blocks import Product, Queries, in_query_blocks, whole
 from softfloat_llm.llama.taps import Taps, entered_values, given_values, terms_left
 from softfloat_llm.numerics import ops, reduce
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
@@ -84,31 +84,39 @@ def _pair(x: Array, spec: SiteSpec) -> tuple[Array, Array]:
     return x[..., ::2], x[..., 1::2]
 
 
-def scores(q: Array, k: Array, spec: SiteSpec) -> Taps:
+def scores(q: Array, k: Array, spec: SiteSpec, some: Queries | None = None) -> Taps:
     """q k^T for each head with the keys of its group. q (T, H, C), k (S, G, C); the result (T, H, S).
 
-    Query t stands at S - T + t; the scores of later keys are `HIDDEN`.
+    Query t stands at S - T + t; the scores of later keys are `HIDDEN`. With `some` q has those, and k the keys that are
+    looked at for them.
     **Rounds:** q and k to the storage (and to a narrower one, where a rule says so); then as `reduce.matmul`.
     queries=flash: block by block (see `query_blocks`).
     """
+    some = some or whole(len(q), len(k))
     queries, keys = entered_values(q, spec), entered_values(k, spec)
 
-    def made(rows: slice, seen: int) -> Taps:
-        at = spec.shaped(M=rows.stop - rows.start, N=seen, K=q.shape[2], B=q.shape[1], T=len(q))
-        taps = _grouped(entered_values(queries[rows], at), entered_values(keys[:seen], at).transpose(1, 2, 0), at)
+    def made(part: Product) -> Taps:
+        m, n = part.sizes
+        at = spec.shaped(M=m, N=n, K=q.shape[2], B=q.shape[1], T=some.positions)
+        taps = _grouped(
+            entered_values(queries[part.rows], at), entered_values(keys[: part.keys], at).transpose(1, 2, 0), at
+        )
         if at.storage == spec.storage:
             return taps
         return taps._replace(enter=carry(widen(taps.enter), spec.storage))  # a tap has one carrier for all shapes
 
-    taps = in_query_blocks(len(q), len(k), spec, made)
+    taps = in_query_blocks(len(q), len(k), some, spec, ("acc", "out"), made)
     assert taps.acc is not None
     acc_format = taps.acc_format or spec.output
     fills = (None, hidden_in(acc_format), hidden_in(spec.output))
-    return taps._replace(acc=hide(taps.acc, acc_format), out=hide(taps.out, spec.output), fills=fills)
+    acc, out = hide(taps.acc, acc_format, some), hide(taps.out, spec.output, some)
+    return taps._replace(acc=acc, out=out, fills=fills)
 
 
-def weighted_values(p: Array, v: Array, spec: SiteSpec, *, pending: Pending | None = None) -> Taps:
-    """Probabilities times values. p (T, H, S), v (S, G, C); the result (T, H, C).
+def weighted_values(
+    p: Array, v: Array, spec: SiteSpec, some: Queries | None = None, *, pending: Pending | None = None
+) -> Taps:
+    """Probabilities times values. p (T, H, S), v (S, G, C); the result (T, H, C); of `some` as in `scores`.
 
     A key that a query does not see adds a term of 0, or no term where that would move the sum. `pending` is for
     probabilities that are not normalised yet.
@@ -118,15 +126,18 @@ def weighted_values(p: Array, v: Array, spec: SiteSpec, *, pending: Pending | No
     rounded to `kept`.
     queries=flash: block of queries by block (see `query_blocks`).
     """
+    some = some or whole(len(p), len(v))
     entered, values = entered_values(p, spec), entered_values(v, spec)
 
-    def made(rows: slice, seen: int) -> Taps:
-        shaped = spec.shaped(M=rows.stop - rows.start, N=v.shape[2], K=seen, B=p.shape[1], T=len(p))
-        left = None if pending is None else pending.of_rows(rows)
-        taps = _over_seen_keys(entered[rows, :, :seen], values[:seen], shaped, left)
+    def made(part: Product) -> Taps:
+        m, k = part.sizes
+        shaped = spec.shaped(M=m, N=v.shape[2], K=k, B=p.shape[1], T=some.positions)
+        left = None if pending is None else pending.of_rows(part.rows)
+        sees = some.sees(part.rows.start)
+        taps = _over_seen_keys(entered[part.rows, :, : part.keys], values[: part.keys], sees, shaped, left)
         return taps if left is None else _normalised(taps, left, shaped)
 
-    return in_query_blocks(len(p), len(v), spec, made)._replace(fills=(0.0, None, None))
+    return in_query_blocks(len(p), len(v), some, spec, ("enter",), made)._replace(fills=(0.0, None, None))
 
 
 def _normalised(taps: Taps, pending: Pending, spec: SiteSpec) -> Taps:
@@ -141,22 +152,23 @@ def _normalised(taps: Taps, pending: Pending, spec: SiteSpec) -> Taps:
     return taps._replace(out=reduce.rounded_output(normalised, at).out)
 
 
-def _over_seen_keys(left: Array, right: Array, spec: SiteSpec, pending: Pending | None) -> Taps:
-    """left (T, H, S) times right (S, G, C). A query whose sum more terms of 0 would change is summed over its own keys.
+def _over_seen_keys(left: Array, right: Array, sees: int, spec: SiteSpec, pending: Pending | None) -> Taps:
+    """left (T, H, S) times right (S, G, C), the first query seeing so many keys, each next one key more.
 
-    That is each query where `is_moved_by_zeros` or a value is not finite (0 times a later infinity would be NaN), and
-    any whose sum is a zero: a fused product below the subnormals leaves -0, which a term of +0 would make +0.
+    A query whose sum more terms of 0 would change is summed over its own keys. That is each query where
+    `is_moved_by_zeros` or a value is not finite (0 times a later infinity would be NaN), and any whose sum is a zero: a
+    fused product below the subnormals leaves -0, which a term of +0 would make +0.
     """
     positions, at = len(left), spec.precision
     if is_moved_by_zeros(at) or not np.isfinite(right).all():
-        alone, padding = np.arange(positions), not is_moved_by_zeros(at)
+        alone, padding = list(range(positions)), not is_moved_by_zeros(at)
         taps = Taps(left, left[:0], left[:0])
     else:
         taps, padding = _weighted(left, right, spec, pending), False
         assert taps.acc is not None
         is_zero = (taps.acc == 0).any(axis=(1, 2)) & at.order.is_shape_free
-        alone = np.flatnonzero(is_zero[:-1])  # the last query sees every key
-    rows = {int(t): _one_query(left, right, int(t), spec, pending, padding) for t in alone}
+        alone = [t for t in range(min(positions, len(right) - sees)) if is_zero[t]]  # a later query sees every key
+    rows = {t: _one_query(left, right, t, sees + t, spec, pending, padding) for t in alone}
     return _with_rows(taps, rows, positions) if rows else taps
 
 
@@ -195,9 +207,11 @@ def _kept(total: Float64Array, spec: SiteSpec) -> Float64Array:
     return round_wide(total, spec.format_of("kept"), **spec.precision.rules("acc"))
 
 
-def _one_query(left: Array, right: Array, t: int, spec: SiteSpec, pending: Pending | None, padding: bool) -> Taps:
+def _one_query(
+    left: Array, right: Array, t: int, sees: int, spec: SiteSpec, pending: Pending | None, padding: bool
+) -> Taps:
     """Query t of left (T, H, S) over the keys that it sees, right (S, G, C); with `padding`, zeros for the others."""
-    seen = right[: len(right) - len(left) + t + 1]
+    seen = right[:sees]
     if padding:
         seen = np.concatenate([seen, np.zeros_like(right[len(seen) :])])
     pending = None if pending is None else pending.of_rows(slice(t, t + 1))
@@ -248,15 +262,15 @@ def _grouped(left: Array, right: Array, spec: SiteSpec, *, init: Float64Array | 
     return Taps(left, acc, out, terms, acc_format=spec.precision.acc.format)
 
 
-def scale(x: Array, factor: float, spec: SiteSpec) -> Taps:
-    """Scores times a positive factor. x (T, H, S).
+def scale(x: Array, factor: float, spec: SiteSpec, some: Queries | None = None) -> Taps:
+    """Scores times a positive factor. x (T, H, S), of `some` as in `scores`.
 
     **Rounds:** the factor and the product to `compute`, then to the output. (Of a product that lies near the middle of
     two bf16 values that is another one than rounding once: PyTorch's, by transformers' Granite, tests/live.)
     """
     taps = scaled(x, factor, spec)
     fills = (hidden_in(spec.storage), None, hidden_in(spec.output))
-    enter, out = hide(taps.enter, spec.storage), hide(taps.out, spec.output)
+    enter, out = hide(taps.enter, spec.storage, some), hide(taps.out, spec.output, some)
     return Taps(enter, None, out, fills=fills)
 
 
@@ -267,7 +281,7 @@ def scaled(x: Array, factor: float, spec: SiteSpec) -> Taps:
     return Taps(entered, None, given_values(round_wide(widen(entered) * held, spec.compute), spec))
 
 
-def mask(x: Array, spec: SiteSpec, *, sees_none: bool = False) -> Taps:
+def mask(x: Array, spec: SiteSpec, some: Queries | None = None, *, sees_none: bool = False) -> Taps:
     """Scores with the lowest number of the output at each key that its query does not see. x (T, H, S).
 
     value=set-lowest puts it there, add-lowest adds it to the score (and 0 to the others). The scores of unseen keys are
@@ -276,7 +290,8 @@ def mask(x: Array, spec: SiteSpec, *, sees_none: bool = False) -> Taps:
     """
     entered = entered_values(x, spec)
     lowest = -spec.output.max
-    unseen = np.ones(x.shape, bool) if sees_none else np.broadcast_to(is_hidden(x.shape[0], x.shape[-1]), x.shape)
+    hidden = is_hidden(x.shape[0], x.shape[-1], some)
+    unseen = np.ones(x.shape, bool) if sees_none else np.broadcast_to(hidden, x.shape)
     moved = np.where(unseen, lowest, 0.0)
     if spec.options["value"] == "set-lowest":
         total = np.where(unseen, lowest, widen(entered))
@@ -287,12 +302,13 @@ def mask(x: Array, spec: SiteSpec, *, sees_none: bool = False) -> Taps:
     return Taps(entered, None, given_values(total, spec), fills=fills)
 
 
-def is_hidden(positions: int, length: int) -> Array:
+def is_hidden(count: int, width: int, some: Queries | None = None) -> Array:
     """(T, 1, S): True where a key lies after its query."""
-    hidden: Array = np.arange(length)[None, :] > (np.arange(positions) + length - positions)[:, None]
+    some = some or whole(count, width)
+    hidden: Array = np.arange(width)[None, :] >= (np.arange(count) + some.sees(0))[:, None]
     return hidden[:, None, :]
 
 
-def hide(x: Array, fmt: Format) -> Array:
+def hide(x: Array, fmt: Format, some: Queries | None = None) -> Array:
     """x (T, H, S) with `HIDDEN`, as the format has it, at each key that lies after its query."""
-    return np.where(is_hidden(x.shape[0], x.shape[-1]), np.array(hidden_in(fmt), x.dtype), x)
+    return np.where(is_hidden(x.shape[0], x.shape[-1], some), np.array(hidden_in(fmt), x.dtype), x)

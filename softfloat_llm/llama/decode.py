@@ -17,15 +17,15 @@ from softfloat_llm.recipe import Recipe
 from softfloat_llm.trace import Trace
 
 
-def argmax(row: Array, trace: Trace | None = None, *, ties: str = "lowest") -> int:
+def argmax(row: Array, trace: Trace | None = None, *, ties: str = "lowest", name: str = "") -> int:
     """The index of the largest logit, the lowest index among equals, or the last one. row (V,).
 
-    Raises NonFiniteError where the row holds NaN: no token is taken from it.
+    Raises NonFiniteError where the row holds NaN: no token is taken from it. `name` says of which prompt it is.
     """
     if np.isnan(row).any():
         first = f" It began here: {trace.events[0]}." if trace and trace.events else ""
         count = np.count_nonzero(np.isnan(row))
-        raise NonFiniteError(f"The logits hold {count} NaN, so no token can be chosen.{first}")
+        raise NonFiniteError(f"{name}The logits hold {count} NaN, so no token can be chosen.{first}")
     return reduce.argmax(row, ties)
 
 
@@ -50,27 +50,53 @@ def decode(
     trace: Trace,
     crew: Crew = ALONE,
     step: Step | None = None,
-) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
-    """Feed the prompt, then one token a step. Returns logits (T, V), the tokens chosen, the tokens fed (T).
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Feed the prompt, then one token a step. Returns the tokens chosen, and the tokens fed (T).
 
-    `steps` tokens are chosen: the first from the prompt's last row, each next one after feeding the token before it:
-    the run's own (free running), or the `teacher`'s (teacher forced). T = len(prompt) + max(steps - 1, 0).
+    The logits of all T positions are those that the trace keeps of `lm_head.out`. `steps` tokens are chosen: the first
+    from the prompt's last row, each next one after feeding the token before it: the run's own (free running), or the
+    `teacher`'s (teacher forced). T = len(prompt) + max(steps - 1, 0).
     """
-    cache = KVCache(weights.config, recipe)
-    _check_length(len(prompt), steps, cache.limit)
-    check_window(len(prompt) + max(steps - 1, 0), cache.window)
-    layers = weights.config.num_hidden_layers
-    passes = max(steps, 1)
-    fed, chosen, rows = list(prompt), [], []
+    teachers = None if teacher is None else [teacher]
+    [decoded] = decode_together(
+        weights, [prompt], recipe, steps, teachers=teachers, traces=[trace], crew=crew, step=step
+    )
+    return decoded
 
-    def report(done: int) -> Step | None:
-        return None if step is None else lambda layer, _: step(done * layers + layer, passes * layers)
 
-    rows.append(forward(weights, prompt, recipe, cache, trace, crew=crew, step=report(0)))
+def decode_together(
+    weights: StoredWeights,
+    prompts: Sequence[Sequence[int]],
+    recipe: Recipe,
+    steps: int,
+    *,
+    teachers: Sequence[Sequence[int]] | None = None,
+    traces: Sequence[Trace],
+    names: Sequence[str] = (),
+    crew: Crew = ALONE,
+    step: Step | None = None,
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """`decode` of several prompts, all in each pass, the shorter ones padded at the left. `names` are for errors."""
+    longest = max(len(prompt) for prompt in prompts)
+    cache = KVCache(weights.config, recipe, len(prompts), np.array([longest - len(prompt) for prompt in prompts]))
+    _check_length(longest, steps, cache.limit)
+    check_window(longest + max(steps - 1, 0), cache.window)
+    layers, passes = weights.config.num_hidden_layers, max(steps, 1)
+    fed, chosen = [list(prompt) for prompt in prompts], [list[int]() for _ in prompts]
+
+    def last_rows(ids: Sequence[Sequence[int]], place: int) -> Array:
+        report = None if step is None else lambda layer, _: step(place * layers + layer, passes * layers)
+        logits = forward(weights, ids, recipe, cache, traces, crew=crew, step=report, is_last_enough=True)
+        last: Array = logits[:, -1]
+        return last
+
+    rows = last_rows([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], 0)
     for place in range(steps):
-        chosen.append(argmax(rows[-1][-1], trace, ties=recipe.ties))
+        for b, row in enumerate(rows):
+            chosen[b].append(argmax(row, traces[b], ties=recipe.ties, name=names[b] if names else ""))
         if place + 1 == steps:
             break
-        fed.append(chosen[-1] if teacher is None else teacher[place])
-        rows.append(forward(weights, fed[-1:], recipe, cache, trace, crew=crew, step=report(place + 1)))
-    return np.concatenate(rows), tuple(chosen), tuple(fed)
+        for b, tokens in enumerate(fed):
+            tokens.append(chosen[b][-1] if teachers is None else teachers[b][place])
+        rows = last_rows([tokens[-1:] for tokens in fed], place + 1)
+    return [(tuple(c), tuple(f)) for c, f in zip(chosen, fed, strict=True)]

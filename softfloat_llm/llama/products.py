@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
-from softfloat_llm.numerics import kernels, reduce
+from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array
-from softfloat_llm.numerics.precision import EXACT, Precision
-from softfloat_llm.numerics.side_by_side import SideBySide
 from softfloat_llm.site_specs import SiteSpec
 
 
@@ -39,30 +36,8 @@ def product(
 
 
 def products(a: Array, bs: Sequence[Array], specs: Sequence[SiteSpec], *, crew: Crew = ALONE) -> list[reduce.Stages]:
-    """a (M, K) times each b (K, N) by its `shaped` spec, as `product` makes them.
-
-    Those that are all summed alike are made side by side where that spares time: the passes of a narrow accumulator are
-    so short that calling them counts.
-    """
+    """a (M, K) times each b (K, N) by its `shaped` spec, as `product` makes them."""
     pieces = [spec.pieces(a.shape[0], b.shape[1]) for b, spec in zip(bs, specs, strict=True)]
-    ats = tuple(each[0].precision for each in pieces)
-    if max(len(each) for each in pieces) > 1 or not _are_summed_alike(ats):
+    if max(len(each) for each in pieces) > 1:
         return [product(a, b, spec, crew=crew) for b, spec in zip(bs, specs, strict=True)]
-    whole = SideBySide(tuple(bs))
-    parts = whole.split(crew.matmul(a, whole, ats[0]))
-    return [reduce.rounded_output(part, at) for part, at in zip(parts, ats, strict=True)]
-
-
-@lru_cache(maxsize=64)
-def _are_summed_alike(ats: tuple[Precision, ...]) -> bool:
-    """True where sums differ in nothing but how they are rounded last, and have short passes."""
-    first = ats[0]
-    if first.acc == EXACT or first.is_stochastic or kernels.path_of(first) == "native":
-        return False
-    return all(_summed(at) == _summed(first) for at in ats)
-
-
-def _summed(at: Precision) -> tuple[object, ...]:
-    """What a sum hangs on, but for its output."""
-    rules = (at.rules(stage) for stage in ("storage", "product", "acc"))
-    return at.storage, at.product, at.acc, at.order, *rules
+    return reduce.stages_of_each(a, bs, [each[0].precision for each in pieces], crew=crew)

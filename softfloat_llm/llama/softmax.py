@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from softfloat_llm.llama.attention import HIDDEN, Pending, hidden_in, hide, is_hidden, is_moved_by_zeros
+from softfloat_llm.llama.query_blocks import Queries, whole
 from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.formats import Array, Float64Array
@@ -32,8 +33,10 @@ def score_factor(size: int, scale: SiteSpec, softmax: SiteSpec, *, multiplier: f
 _LOG2E = 1.4426950408889634  # log2(e) rounded to float64
 
 
-def softmax(x: Array, spec: SiteSpec) -> tuple[Taps, Pending | None]:
+def softmax(x: Array, spec: SiteSpec, some: Queries | None = None) -> tuple[Taps, Pending | None]:
     """exp(x - max) / sum of it, over the last axis. x (T, H, S), `HIDDEN` where not seen; the result (T, H, S).
+
+    With `some` of the queries, x has those, over the keys that are looked at for them.
 
     With normalise=after the result is not divided yet: then the second value says what is left to do, else it is None.
     **Rounds:** to `compute`: x - max, its exponential (exp=correct: correctly rounded; base=2: 2 to it), the sum, and
@@ -41,15 +44,16 @@ def softmax(x: Array, spec: SiteSpec) -> tuple[Taps, Pending | None]:
     output) enter the sum as rounded to `product`; the sum is made in `acc` and `order`. Last, to the output. With
     online=N: as `_online`.
     """
-    spec = spec.shaped(M=x.shape[0], N=x.shape[1], K=x.shape[2])
+    some = some or whole(x.shape[0], x.shape[2])
+    spec = spec.shaped(M=some.positions, N=x.shape[1], K=some.length)
     c, at = spec.compute, spec.precision
-    entered = hide(entered_values(x, spec), spec.storage)
-    wide = np.where(is_hidden(x.shape[0], x.shape[-1]), HIDDEN, widen(entered))
+    entered = hide(entered_values(x, spec), spec.storage, some)
+    wide = np.where(is_hidden(x.shape[0], x.shape[-1], some), HIDDEN, widen(entered))
     taps = Taps(entered, None, entered, fills=(hidden_in(spec.storage), None, 0.0), acc_format=at.acc.format or c)
     if int(spec.options["online"]):
         return _online(wide, taps, spec)
     terms = _powers(wide, wide.max(axis=-1, keepdims=True), spec)
-    acc, total = _sums_of_seen(_as_terms(terms, spec), _summing(spec))
+    acc, total = _sums_of_seen(_as_terms(terms, spec), some, _summing(spec))
     taps = taps._replace(acc=acc)
     if spec.options["normalise"] == "after":
         return taps._replace(out=given_values(terms, spec)), _pending(total, spec)
@@ -112,12 +116,11 @@ def _summing(spec: SiteSpec) -> Precision:
     return at.with_storage(at.product or spec.compute).with_output(spec.compute)
 
 
-def _sums_of_seen(terms: Array, at: Precision) -> reduce.Stages:
+def _sums_of_seen(terms: Array, some: Queries, at: Precision) -> reduce.Stages:
     """The sums over the last axis of terms (T, H, S), +0 at the keys that are not seen, which are left out at need."""
     if not is_moved_by_zeros(at):
         return reduce.sum_stages(terms, at)
-    positions, length = terms.shape[0], terms.shape[-1]
-    parts = [reduce.sum_stages(terms[t, :, : length - positions + t + 1], at) for t in range(positions)]
+    parts = [reduce.sum_stages(row[:, : some.sees(t)], at) for t, row in enumerate(terms)]
     return reduce.Stages(*(np.stack([part[i] for part in parts]) for i in range(2)))
 
 

@@ -44,7 +44,7 @@ from softfloat_llm.numerics.tiles import Piece, Products, can_round, term_bits
 _TILE = 8192  # accumulators: a ufunc call of 0.4 us is then a quarter of a pass (benchmarks/bench_matmul.py)
 _ROWS = 16  # of a in a tile, so that widening b costs little
 _WIDENED = 1 << 23  # bytes of b in the kernel's dtype, kept for all rows of a
-_BLOCK = 1 << 20  # bytes of products formed at once: half of a 1 MiB second-level cache
+_BLOCK = 1 << 20  # bytes of products formed at once: of a 1 MiB second-level cache (benchmarks/bench_matmul.py)
 _REDONE = 1 << 18  # terms at once of sums that are made again one by one
 
 

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from softfloat_llm.errors import FormatError, OrderError, nearest
+from softfloat_llm.errors import FormatError, OrderError, nearest, nearest_word
 from softfloat_llm.numerics import adders, mkl_orders
 from softfloat_llm.numerics.adders import Adder
 from softfloat_llm.numerics.formats import Format, format_of
@@ -29,6 +29,14 @@ _HEADS = (
     "seq", "reverse", "pairwise", "tree", "lanes", "blocked", "split-k", "perm", "vector", "ilp", "cascade", "dot",
     "gemv", "swap", "fused",
 )  # fmt: skip
+_OTHER_NAMES = {
+    "sequential": "seq", "serial": "seq", "linear": "seq", "forward": "seq", "left": "seq", "naive": "seq",
+    "backward": "reverse", "binary": "pairwise", "balanced": "pairwise", "recursive": "pairwise", "random": "perm",
+    "shuffle": "perm", "shuffled": "perm", "permutation": "perm", "block": "blocked", "chunk": "blocked",
+    "chunks": "blocked", "chunked": "blocked", "strided": "lanes", "stride": "lanes", "simd": "lanes",
+    "split": "split-k", "kahan": "acc=f32+kahan", "neumaier": "acc=f32+neumaier",
+}  # fmt: skip
+"""What others call an order, for hints. A compensated sum is an accumulator here."""
 _JOINS = ("half", "adj", "seq")
 _MOST_LANES = 65_536  # each lane is a partial sum held in memory, even where no term reaches it
 _LANED = ("lanes", "vector", "ilp", "cascade", "pairwise")
@@ -138,7 +146,8 @@ def parse(text: str) -> tuple[Level, ...]:
 def _parse_level(part: str, text: str) -> Level:
     head, *arguments = part.split(":")
     if head not in _HEADS:
-        raise OrderError(f"Unknown order {part!r} in {text!r}.{nearest(head, _HEADS)} Known: {' '.join(_NAMES)}.")
+        where = "" if part == text else f" in {text!r}"
+        raise OrderError(f"Unknown order {part!r}{where}.{_meant(head, arguments)} Known: {' '.join(_NAMES)}.")
     if head in ("seq", "reverse") or part == "pairwise":
         _expect(not arguments, part, text, f"{head!r} takes no argument")
         return Level(head)
@@ -161,6 +170,16 @@ def _parse_level(part: str, text: str) -> Level:
     lanes = size * group if head == "dot" else size if head in _LANED else 0
     _expect(lanes <= _MOST_LANES, part, text, f"there can be at most {_MOST_LANES} lanes")
     return _parse_options(Level(head, size, group), arguments[1:], part, text)
+
+
+def _meant(head: str, arguments: Sequence[str]) -> str:
+    """A hint for an unknown order, with the arguments that were given to it."""
+    found = nearest_word(head, _HEADS, _OTHER_NAMES)
+    if found is None:
+        return ""
+    if found in _HEADS and found not in ("seq", "reverse"):
+        found = ":".join([found, *arguments]) if arguments else found if found in _NAMES else _example(found)
+    return f" Did you mean {found!r}?"
 
 
 def _parse_options(level: Level, rest: Sequence[str], part: str, text: str) -> Level:

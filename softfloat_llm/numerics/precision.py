@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
-from softfloat_llm.errors import PrecisionError, WordError, nearest
+from softfloat_llm.errors import FormatError, PrecisionError, WordError, nearest
 from softfloat_llm.numerics.adders import Adder
 from softfloat_llm.numerics.formats import Format, f32, format_of, tf32
 from softfloat_llm.numerics.orders import Order
@@ -62,7 +62,15 @@ def accumulator_of(word: str | Format | Accumulator) -> Accumulator:
         if method not in ("kahan", "neumaier"):
             raise PrecisionError(f"Accumulator {word!r}: after '+' stands kahan or neumaier, not {method!r}.")
         return Accumulator(format_of(name), method)  # type: ignore[arg-type]
-    return Accumulator(format_of(word))
+    return Accumulator(_format_or(word, "exact, FORMAT+kahan, FORMAT+neumaier"))
+
+
+def _format_or(word: str | Format, others: str) -> Format:
+    """The format. Raises FormatError, which says what else could stand there."""
+    try:
+        return format_of(word)
+    except FormatError as error:
+        raise FormatError(f"{error} Here also: {others}.") from None
 
 
 @dataclass(frozen=True, init=False)
@@ -105,7 +113,7 @@ class Precision:
         default_output = "f32" if stored is tf32 else stored
         for name, value in {
             "storage": stored,
-            "product": None if product in (None, "exact") else format_of(product),
+            "product": None if product in (None, "exact") else _format_or(product, "exact"),
             "acc": accumulator_of(acc),
             "order": Order(order),
             "output": format_of(default_output if output is None else output),

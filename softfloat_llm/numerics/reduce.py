@@ -6,7 +6,8 @@ forms also give the accumulator as it stood before the output rounding, which is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,11 @@ from softfloat_llm.errors import PrecisionError
 from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, terms_of
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array
+from softfloat_llm.numerics.kernels import path_of
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
-from softfloat_llm.numerics.rounding import carry, round_block
+from softfloat_llm.numerics.rounding import carry, is_one_cast, round_wide, unsigned_nan, widen
+from softfloat_llm.numerics.side_by_side import SideBySide
 
 PrecisionLike = str | Precision | Mapping[str, Any]
 
@@ -123,6 +126,33 @@ def matmul_stages(
     return rounded_output(acc, at)
 
 
+def stages_of_each(a: Array, bs: Sequence[Array], ats: Sequence[Precision], *, crew: Crew = ALONE) -> list[Stages]:
+    """`matmul_stages` of a (M, K) with each b (K, N) and its precision.
+
+    Those that are all summed alike are made side by side where that spares time: the passes of a narrow accumulator are
+    so short that calling them counts.
+    """
+    if not _are_summed_alike(tuple(ats)):
+        return [matmul_stages(a, b, at, crew=crew) for b, at in zip(bs, ats, strict=True)]
+    whole = SideBySide(tuple(bs))
+    parts = whole.split(crew.matmul(a, whole, ats[0]))
+    return [rounded_output(part, at) for part, at in zip(parts, ats, strict=True)]
+
+
+@lru_cache(maxsize=64)
+def _are_summed_alike(ats: tuple[Precision, ...]) -> bool:
+    """True where sums differ in nothing but how they are rounded last, and have short passes."""
+    first = ats[0]
+    if first.acc == EXACT or any(at.is_stochastic for at in ats) or path_of(first) == "native":
+        return False
+    return all(_summed(at) == _summed(first) for at in ats)
+
+
+def _summed(at: Precision) -> tuple[object, ...]:
+    """What a sum hangs on, but for its output."""
+    return at.storage, at.product, at.acc, at.order, *(at.rules(stage) for stage in ("storage", "product", "acc"))
+
+
 def _products(left: Float64Array, right: Float64Array, at: Precision) -> Float64Array:
     """The terms (..., K) of sums; term k takes the random words of step k."""
     if not at.is_stochastic:
@@ -171,12 +201,18 @@ def _start(init: npt.ArrayLike | None, shape: tuple[int, ...], at: Precision) ->
 
 
 def rounded_output(acc: Array, at: Precision) -> Stages:
-    """The last rounding. acc (...) holds values of the accumulator's format (of the output already, where exact)."""
+    """The last rounding. acc (...) holds values of the accumulator's format (of the output already, where exact).
+
+    A NaN goes to an output without NaN as +NaN, whichever sign the CPU gave it: -0.
+    """
     if at.acc.format is None:
         out = carry(acc, at.output)
         return Stages(out, out)
-    kept = carry(acc, at.acc.format)
-    return Stages(kept, round_block(kept, at.output, **at.rules("output")))
+    kept, rules = carry(acc, at.acc.format), at.rules("output")
+    if kept.dtype == np.float32 and is_one_cast(at.output, **rules):
+        return Stages(kept, carry(kept, at.output))
+    wide = widen(acc) if at.output.has_nan else unsigned_nan(widen(acc))
+    return Stages(kept, carry(round_wide(wide, at.output, **rules), at.output))
 
 
 def _public(out: Array) -> Any:

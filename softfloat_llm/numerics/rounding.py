@@ -26,6 +26,22 @@ MODES: tuple[str, ...] = get_args(Mode)
 OVERFLOWS: tuple[str, ...] = get_args(Overflow)
 SUBNORMALS: tuple[str, ...] = get_args(Subnormals)
 
+OTHER_NAMES = {
+    "nearest": "ties_to_even", "to_nearest": "ties_to_even", "tonearest": "ties_to_even", "rne": "ties_to_even",
+    "rn": "ties_to_even", "rnte": "ties_to_even", "even": "ties_to_even", "half_even": "ties_to_even",
+    "half_to_even": "ties_to_even", "nearest_even": "ties_to_even", "bankers": "ties_to_even",
+    "rna": "ties_to_away", "rnta": "ties_to_away", "away": "ties_to_away", "half_away": "ties_to_away",
+    "half_up": "ties_to_away", "nearest_away": "ties_to_away", "rtz": "toward_zero", "rz": "toward_zero",
+    "zero": "toward_zero", "truncate": "toward_zero", "trunc": "toward_zero", "chop": "toward_zero",
+    "rtp": "toward_positive", "rup": "toward_positive", "ru": "toward_positive", "up": "toward_positive",
+    "upward": "toward_positive", "ceil": "toward_positive", "rtn": "toward_negative", "rdn": "toward_negative",
+    "rd": "toward_negative", "down": "toward_negative", "downward": "toward_negative", "floor": "toward_negative",
+    "odd": "to_odd", "rto": "to_odd", "sr": "stochastic",
+    "flush": "ftz", "flush_to_zero": "ftz", "flush-to-zero": "ftz", "denormals_are_zero": "daz", "both": "ftz+daz",
+    "none": "keep", "gradual": "keep", "preserve": "keep",
+    "clamp": "saturate", "sat": "saturate", "satfinite": "saturate", "inf": "ieee",
+}  # fmt: skip
+"""What others (IEEE 754 shorthand, LLVM, CUDA, Python's decimal) call a mode or an option, for hints."""
 EXPONENT_MASK = np.int64(0x7FF0_0000_0000_0000)  # of float64
 _NATIVE = {f16: np.float16, f32: np.float32}  # NumPy casts from float64 to these by one rounding, ties to even
 
@@ -36,7 +52,7 @@ def check_mode(mode: str) -> None:
         return
     if isinstance(mode, str) and stochastic_of(mode):
         raise FormatError(f"{mode!r} is for round_to and the stages of a precision; here: {', '.join(MODES)}.")
-    raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, MODES)} Known: {', '.join(MODES)}.")
+    raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, MODES, OTHER_NAMES)} Known: {', '.join(MODES)}.")
 
 
 def check_rounding(mode: str | Stochastic) -> None:
@@ -45,13 +61,14 @@ def check_rounding(mode: str | Stochastic) -> None:
         return
     if mode not in MODES:
         known = ", ".join((*MODES, "stochastic[:BITS[:SEED]]"))
-        raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, (*MODES, 'stochastic'))} Known: {known}.")
+        hint = nearest(mode, (*MODES, "stochastic"), OTHER_NAMES)
+        raise FormatError(f"Unknown rounding mode {mode!r}.{hint} Known: {known}.")
 
 
 def check_option(name: str, value: str, known: tuple[str, ...]) -> None:
     """Raises FormatError for a value that an option does not have."""
     if value not in known:
-        raise FormatError(f"Unknown {name} {value!r}.{nearest(value, known)} Known: {', '.join(known)}.")
+        raise FormatError(f"Unknown {name} {value!r}.{nearest(value, known, OTHER_NAMES)} Known: {', '.join(known)}.")
 
 
 def round_to(
@@ -71,7 +88,8 @@ def round_to(
     its dtype; of plain numbers and float64: in `fmt`) for a zero; `ftz` gives a zero where the rounding with unbounded
     exponent lies below the smallest normal value. `mode`: one of MODES, or `stochastic:BITS:SEED` (see
     `stochastic.Stochastic`), where the element at place i of x (in C order) takes random word i of the seed.
-    **Raises** FormatError for an unknown format, mode or option, or an x that is not real numbers.
+    **Raises** FormatError for an unknown format, mode or option, an x that is not real numbers, or stochastic rounding
+    to more than 24 bits.
 
     >>> round_to(257, "bf16"), round_to(1 + 2**-8 + 2**-40, "bf16"), round_to(0.1, "bf16", "toward_zero")
     (256.0, 1.0078125, 0.099609375)
@@ -80,6 +98,11 @@ def round_to(
     """
     fmt = format_of(fmt)
     check_rounding(mode)
+    if mode not in MODES and fmt.precision > 24:
+        raise FormatError(
+            f"round_to {fmt} by {mode}: random words round what float64 has beyond at most 24 bits; of {fmt} there is"
+            " nothing beyond. Take a narrower format, or another mode."
+        )
     check_option("overflow", overflow, OVERFLOWS)
     check_option("subnormals", subnormals, SUBNORMALS)
     values = _as_given(x)
@@ -200,6 +223,12 @@ _ONE_CAST = ("f32", "f16", "bf16")  # NumPy and ml_dtypes cast float32 to these 
 _ROWS_AT_ONCE = 1 << 18  # elements: so that the float64 temporaries stay small
 
 
+def is_one_cast(fmt: Format, mode: str | Stochastic, *, overflow: str, subnormals: str) -> bool:
+    """True where the cast from float32 to the format's dtype is its rounding by these rules."""
+    is_plain = mode == "ties_to_even" and overflow == "ieee" and subnormals == "keep"
+    return is_plain and fmt.name in _ONE_CAST
+
+
 def round_block(
     x: Array, fmt: Format, mode: str | Stochastic = "ties_to_even", *, overflow: str = "ieee", subnormals: str = "keep"
 ) -> Array:
@@ -209,13 +238,13 @@ def round_block(
     one rounding; it is taken where x fits float32, ties go to even, and nothing is flushed or saturated.
     """
     is_narrow = x.dtype.itemsize <= 4 and x.dtype.kind not in "iub"
-    is_plain = mode == "ties_to_even" and overflow == "ieee" and subnormals == "keep"
+    is_cast = is_narrow and is_one_cast(fmt, mode, overflow=overflow, subnormals=subnormals)
     out = np.empty(x.shape, fmt.dtype)
     flat_in, flat_out = x.reshape(-1), out.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, x.size, _ROWS_AT_ONCE):
             block = flat_in[start : start + _ROWS_AT_ONCE]
-            if is_narrow and is_plain and fmt.name in _ONE_CAST:
+            if is_cast:
                 rounded = block.astype(np.float32).astype(fmt.dtype)
             else:
                 rule = _from_index(mode, start)

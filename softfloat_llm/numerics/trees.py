@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from softfloat_llm.errors import FormatError, OrderError
+from softfloat_llm.errors import FormatError, OrderError, why
 from softfloat_llm.numerics.formats import Format, format_of
 
 
@@ -301,7 +301,7 @@ def read_tree(path: str | Path) -> Tree:
     try:
         *inner, body = _objects(Path(path).read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise OrderError(f"Reading the tree file {path}: {error}.") from None
+        raise OrderError(f"Reading the tree file {path}: {why(error)}. `trees.write_tree` writes one.") from None
     if body.get("schema") != TREE_SCHEMA or not _is_integer(body.get("n")):
         raise OrderError(f"Reading the tree file {path}: expected an object with schema {TREE_SCHEMA!r} and n.")
     nodes: list[Node] = []

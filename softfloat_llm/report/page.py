@@ -19,7 +19,7 @@ from softfloat_llm.analysis.comparison_text import steps_table, taps_table
 from softfloat_llm.analysis.markup import escaped, html_labels, html_table
 from softfloat_llm.analysis.numbers import about
 from softfloat_llm.analysis.step_logits import Count
-from softfloat_llm.errors import ReportError
+from softfloat_llm.errors import ReportError, why
 from softfloat_llm.io.atomic import new_file
 from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.recipe import Recipe
@@ -63,7 +63,7 @@ class Report:
             with new_file(target) as file:
                 file.write(self.html.encode())
         except OSError as error:
-            raise ReportError(f"Writing the page {target}: {error}. Choose a place that can be written.") from None
+            raise ReportError(f"Writing the page {target}: {why(error)}. Choose a place that can be written.") from None
         return target
 
     def text(self, *, verbose: bool = False, then: str | None = None) -> str:

@@ -1,7 +1,7 @@
-"""The grid of a sweep: models, prompts, recipes, orders and seeds, and the cells that they make.
+"""The grid of a sweep: models, prompts, recipes, orders, seeds ..., and the cells that they make.
 
-A cell is named by the digest of what it asks for, so that it is the same cell in every sweep and on every worker.
-Start reading at `Grid.cells`.
+A cell is named by the digest of what it asks for, the model's weights included, so that it is the same cell in every
+sweep and on every worker. Start reading at `Grid.places`.
 """
 
 from __future__ import annotations
@@ -9,25 +9,30 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from softfloat_llm.errors import SoftfloatError, SweepError, nearest
-from softfloat_llm.recipe import recipe_of
+from softfloat_llm.errors import GridError, nearest, why
+from softfloat_llm.sweeps.models import Opened, facts_of, opened
+from softfloat_llm.sweeps.words import SEED, check_words, recipe_text, words_of_file
 from softfloat_llm.tiny import DEFAULT_PROMPT
 
-SEED = "{seed}"
-"""In the text of a recipe or an order: each seed of the grid stands here in turn."""
+AXES = ("model", "prompt", "recipe", "storage", "acc", "rounding", "order", "seed")
+"""What a grid goes through, the slowest first."""
+NOTHING = "-"
+"""The label of an axis on which a cell has no place: no order but its recipe's own, no seed."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """One run of the grid against its reference. `order` None: that of the recipe; `seed` None: no seed is used.
 
-    `files`: the digest of what recipes say that lie in files, so that a changed file makes another cell; None: none do.
+    `model_digest`: of the weights; None where the model cannot be opened. `files`: the digest of what else lies in
+    files and decides the cell: the model's config, the prompt's token ids, the words of recipes that are files.
     """
 
     model: str
@@ -37,29 +42,43 @@ class Cell:
     seed: int | None
     steps: int
     reference: str
+    model_digest: str | None = None
     files: str | None = None
 
     @property
     def name(self) -> str:
         """The digest of what the cell asks for."""
-        asked = asdict(self)
-        if self.files is None:
-            del asked["files"]
-        text = json.dumps(asked, sort_keys=True)
+        text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a cell stands in the grid: its label on each of `AXES`, `{seed}` as it was written. A cell that two lists
+    of words make the same has two places."""
+
+    cell: str
+    labels: tuple[str, ...]
+
+    def __getitem__(self, axis: str) -> str:
+        return self.labels[AXES.index(axis)]
 
 
 @dataclass(frozen=True)
 class Grid:
     """What a sweep goes through, each list in its order; doubles count once.
 
-    `recipes` and `orders` are texts in which `{seed}` stands for each of `seeds`. **Raises** SweepError for an empty
-    list, a wrong type, or seeds that no text uses.
+    Each of `storages`, `accs` and `roundings` is put upon each recipe, as the flags of `simulate` are; an empty recipe
+    is what they alone say. `{seed}` in a recipe, rounding or order stands for each of `seeds`.
+    **Raises** GridError for an empty list, a wrong type, or seeds that no text uses; `check` for words without meaning.
     """
 
     models: tuple[str, ...] = ("tiny",)
     prompts: tuple[str, ...] = (DEFAULT_PROMPT,)
     recipes: tuple[str, ...] = ("bf16",)
+    storages: tuple[str, ...] = ()
+    accs: tuple[str, ...] = ()
+    roundings: tuple[str, ...] = ()
     orders: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     steps: int = 1
@@ -70,72 +89,87 @@ class Grid:
             _check(field.name, getattr(self, field.name), "grid")
         for name in ("models", "prompts", "recipes"):
             if not getattr(self, name):
-                raise SweepError(f"A sweep needs {name}: the list is empty.")
-        uses_seeds = any(SEED in text for text in (*self.recipes, *self.orders))
+                raise GridError(f"A sweep needs {name}: the list is empty.")
+        uses_seeds = any(SEED in text for text in (*self.recipes, *self.roundings, *self.orders))
         if self.seeds and not uses_seeds:
-            raise SweepError(f"No recipe or order uses the seeds {list(self.seeds)}. Write {SEED} in one: perm:{SEED}.")
+            raise GridError(
+                f"No recipe, rounding or order uses the seeds {list(self.seeds)}. Write {SEED} in one: perm:{SEED},"
+                f" stochastic:16:{SEED}."
+            )
         if uses_seeds and not self.seeds:
-            raise SweepError(f"A recipe or order holds {SEED}, but there are no seeds. Give some: --seeds 0..9.")
+            raise GridError(f"A recipe, rounding or order holds {SEED}, but there are no seeds. Give some: 0..9.")
         if self.steps < 1:
-            raise SweepError(f"steps is {self.steps}: a sweep chooses at least one token.")
+            raise GridError(f"steps is {self.steps}: a sweep chooses at least one token.")
+
+    def check(self) -> None:
+        """Raises GridError for the first word that means nothing by itself (see `words`)."""
+        check_words(self.models, self.texts(), self.orders, self.seeds)
+        check_words((), (self.reference,), (), ())
+
+    def axis(self, name: str) -> tuple[Any, ...]:
+        """The list of one of `AXES`."""
+        found: tuple[Any, ...] = getattr(self, f"{name}s")
+        return found
+
+    def texts(self) -> list[str]:
+        """Every recipe with every flag put upon it, `{seed}` as it stands."""
+        flags = product(self.recipes, *(self.axis(name) or (None,) for name in ("storage", "acc", "rounding")))
+        return [recipe_text(*words) for words in flags]
 
     def cells(self) -> tuple[Cell, ...]:
-        """Every cell once: models, then prompts, recipes, orders, seeds."""
-        orders: tuple[str | None, ...] = self.orders or (None,)
-        seeds: tuple[int | None, ...] = self.seeds or (None,)
-        made = (self._cell(*chosen) for chosen in product(self.models, self.prompts, self.recipes, orders, seeds))
-        return tuple(dict.fromkeys(made))
+        """Every cell once: models, then prompts, recipes, storages, accumulators, roundings, orders, seeds."""
+        return tuple(dict.fromkeys(cell for cell, _ in self.places(opened(self.models))))
 
-    def _cell(self, model: str, prompt: str, recipe: str, order: str | None, seed: int | None) -> Cell:
-        """A text that holds no `{seed}` is the same cell for every seed."""
-        texts = (recipe, order or "")
-        if not any(SEED in text for text in texts):
-            seed = None
-        recipe = recipe.replace(SEED, str(seed))
-        order = order and order.replace(SEED, str(seed))
-        files = _said_by_files(recipe, self.reference)
-        return Cell(model, prompt, recipe, order, seed, self.steps, self.reference, files)
+    def places(self, models: Mapping[str, Opened]) -> Iterator[tuple[Cell, Place]]:
+        """Every cell with each of its places. `models`: what `opened` gives for the grid's."""
+        facts = {(m, p): facts_of(models[m], p) for m, p in product(self.models, self.prompts)}
+        said = cache(words_of_file)
+        for at in dict.fromkeys(product(*(self.axis(name) or (None,) for name in AXES))):
+            model, prompt, recipe, storage, acc, rounding, order, seed = at
+            text = recipe_text(recipe, storage, acc, rounding)
+            if SEED not in f"{text} {order}":  # the same cell for every seed
+                seed = None
+            weights, read = facts[model, prompt]
+            text, order = text.replace(SEED, str(seed)), order and order.replace(SEED, str(seed))
+            files = _digest([read, said(text), said(self.reference)])
+            cell = Cell(model, prompt, text, order, seed, self.steps, self.reference, weights, files)
+            yield cell, Place(cell.name, tuple(NOTHING if x is None else str(x) for x in (*at[:-1], seed)))
 
 
-def _said_by_files(*recipes: str) -> str | None:
-    """The digest of the recipes that lie in files, with what they are based on. One that cannot be read says nothing:
-    its cell ends in the error, which is tried again."""
-    said = [_words(recipe) for recipe in recipes if recipe.endswith(".toml")]
+def _digest(said: list[Any]) -> str | None:
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:24] if any(said) else None
 
 
-def _words(recipe: str) -> str:
-    try:
-        return repr(recipe_of(recipe).words())
-    except SoftfloatError:
-        return ""
-
-
 _TYPES: dict[str, type] = {"steps": int, "reference": str}
-_ITEMS: dict[str, type] = {"models": str, "prompts": str, "recipes": str, "orders": str, "seeds": int}
+_ITEMS: dict[str, type] = {f"{axis}s": int if axis == "seed" else str for axis in AXES}
 
 
 def grid_of(table: Mapping[str, Any], where: str) -> Grid:
-    """The grid of a table with the keys of `Grid`. Raises SweepError for an unknown key or a wrong value."""
+    """The grid of a table with the keys of `Grid`. Raises GridError for an unknown key or a wrong value."""
     known = [field.name for field in fields(Grid)]
     for key, value in table.items():
         if key not in known:
-            raise SweepError(f"Sweep {where}: unknown key {key!r}.{nearest(key, known)} Known: {', '.join(known)}.")
+            raise GridError(f"Sweep {where}: unknown key {key!r}.{nearest(key, known)} Known: {', '.join(known)}.")
         _check(key, value, where)
     given: dict[str, Any] = {key: tuple(value) if key in _ITEMS else value for key, value in table.items()}
-    return Grid(**given)
+    if given.get("storages") and "recipes" not in given:
+        given["recipes"] = ("",)
+    try:
+        return Grid(**given)
+    except GridError as error:
+        raise GridError(f"Sweep {where}: {error}") from None
 
 
 def _check(key: str, value: Any, where: str) -> None:
-    """Raises SweepError for a value of a wrong type, or one that a table cannot hold."""
+    """Raises GridError for a value of a wrong type, or one that a table cannot hold."""
     if not _fits(key, value):
         kind = f"a list of {_ITEMS[key].__name__}" if key in _ITEMS else _TYPES[key].__name__
-        raise SweepError(f"Sweep {where}: {key} is {value!r}, expected {kind}.")
+        raise GridError(f"Sweep {where}: {key} is {value!r}, expected {kind}.")
     for item in value if key in _ITEMS else ():
         if isinstance(item, int) and not -(1 << 63) <= item < 1 << 63:
-            raise SweepError(f"Sweep {where}: {item} of {key} has more than 64 bits.")
+            raise GridError(f"Sweep {where}: {item} of {key} has more than 64 bits.")
         if isinstance(item, str) and any("\ud800" <= letter <= "\udfff" for letter in item):
-            raise SweepError(f"Sweep {where}: {item!r} of {key} holds half a character (a lone surrogate).")
+            raise GridError(f"Sweep {where}: {item!r} of {key} holds half a character (a lone surrogate).")
 
 
 def _fits(key: str, value: Any) -> bool:
@@ -146,9 +180,9 @@ def _fits(key: str, value: Any) -> bool:
 
 
 def grid_of_file(path: str | Path) -> Grid:
-    """The grid of a TOML file: the keys of `Grid` at its top. Raises SweepError where it cannot be read."""
+    """The grid of a TOML file: the keys of `Grid` at its top. Raises GridError where it cannot be read."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise SweepError(f"Reading the sweep {path}: {error}.") from None
+        raise GridError(f"Reading the sweep {path}: {why(error)}. Expected a TOML file.") from None
     return grid_of(table, str(path))

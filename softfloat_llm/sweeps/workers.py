@@ -4,61 +4,54 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from softfloat_llm.errors import SoftfloatError, SweepError
-from softfloat_llm.io.checkpoint import Model, open_model
-from softfloat_llm.sweeps.cell import Row, asked_of, row_of
+from softfloat_llm.errors import SweepError
+from softfloat_llm.io.checkpoint import Model
+from softfloat_llm.sweeps.cell import How, Row, failed, row_of
 from softfloat_llm.sweeps.grid import Cell
+from softfloat_llm.sweeps.models import Opened, opened, told
+from softfloat_llm.sweeps.pool import TRIES, in_pool
 
 PATIENCE_SECONDS = 20
 """How long a cluster's scheduler may take to answer."""
-TRIES = 3
-"""How often a cell is given to a new worker after the one that had it died."""
+Tick = Callable[[], None]
+"""Called now and then while cells are being done."""
 
 
-def rows_of(cells: Sequence[Cell], *, workers: int = 1, scheduler: str | None = None) -> Iterator[Row]:
-    """The rows of the cells, each once, as they are done.
+def rows_of(
+    cells: Sequence[Cell],
+    *,
+    models: Mapping[str, Opened] | None = None,
+    how: How | None = None,
+    workers: int = 1,
+    scheduler: str | None = None,
+    tick: Tick = lambda: None,
+) -> Iterator[Row]:
+    """The rows of the cells, each once, as they are done; first those whose model could not be opened.
 
     `scheduler`: the address of a Dask cluster; else `workers` local processes (1: this one).
     """
-    if not cells:
-        return iter(())
-    if scheduler is not None:
-        return _on_cluster(cells, scheduler)
-    return map(row_of, cells) if workers == 1 else _in_pool(cells, workers)
+    models = opened(cell.model for cell in cells) if models is None else models
+    how = how or How()
+    left = []
+    for cell in cells:
+        model = models[cell.model]
+        if isinstance(model, str):
+            yield failed(cell, model)
+        else:
+            left.append((cell, model))
+    if left and scheduler is not None:
+        yield from _on_cluster(left, how, scheduler, tick)
+    elif workers == 1:
+        yield from (row_of(cell, model, how, lambda *_: tick()) for cell, model in left)
+    elif left:
+        yield from in_pool(partial(row_of, how=how), [cell for cell, _ in left], workers, tick)
 
 
-def _died(cell: Cell) -> Row:
-    return asked_of(cell) | {"error": f"SweepError: each of {TRIES} workers died that had this cell (out of memory?)."}
-
-
-def _in_pool(cells: Sequence[Cell], workers: int) -> Iterator[Row]:
-    """Where a worker dies, the pool is made anew for what is left; the cells that had been taken count a try."""
-    tries = dict.fromkeys(cells, 0)
-    while tries:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            futures = {pool.submit(row_of, cell): cell for cell in tries}
-            try:
-                for future in as_completed(futures):
-                    row = future.result()
-                    del tries[futures[future]]
-                    yield row
-            except BrokenProcessPool:
-                pass
-        first = list(tries)[:workers]  # cells are taken in their order: the one that died is among these
-        for cell in first:
-            tries[cell] += 1
-            if tries[cell] >= TRIES:
-                del tries[cell]
-                yield _died(cell)
-
-
-def _on_cluster(cells: Sequence[Cell], scheduler: str) -> Iterator[Row]:
+def _on_cluster(cells: Sequence[tuple[Cell, Model]], how: How, scheduler: str, tick: Tick) -> Iterator[Row]:
     """Each model is sent once; tasks are named by their cells, so that none is done twice."""
     dask = _distributed()
     try:
@@ -66,26 +59,33 @@ def _on_cluster(cells: Sequence[Cell], scheduler: str) -> Iterator[Row]:
     except (OSError, TimeoutError, ValueError) as error:
         raise SweepError(f"The Dask scheduler {scheduler} cannot be reached: {error}.") from None
     with client, client.as_current():
-        models = {name: _sent(client, name) for name in dict.fromkeys(cell.model for cell in cells)}
+        sent = {name: _sent(client, model) for name, model in {cell.model: model for cell, model in cells}.items()}
         futures = {
-            client.submit(row_of, cell, models[cell.model], key=f"cell-{cell.name}", retries=TRIES): cell
-            for cell in cells
+            client.submit(row_of, cell, sent[cell.model], how, key=f"cell-{cell.name}", retries=TRIES): cell
+            for cell, _ in cells
         }
+        tick()
         for future in dask.as_completed(futures):
-            yield _died(futures[future]) if future.status == "error" else future.result()
+            yield _row(dask, future, futures[future])
             future.release()
 
 
-def _sent(client: Any, name: str) -> Any:
-    """The opened model as a task's result; None where it cannot be opened here, so that each cell tells of it.
+def _row(dask: Any, future: Any, cell: Cell) -> Row:
+    if future.status == "finished":
+        row: Row = future.result()
+        return row
+    error = future.exception() if future.status == "error" else SweepError("The cluster gave the cell up.")
+    if isinstance(error, dask.scheduler.KilledWorker):
+        return failed(cell, f"SweepError: each worker died that had this cell or its model (out of memory?). {error}")
+    return failed(cell, told(error))
+
+
+def _sent(client: Any, model: Model) -> Any:
+    """The opened model as a task's result.
 
     A task, and not `scatter`: what a worker held that died is made again, where data that was scattered is lost, and a
     broadcast fails with the worker.
     """
-    try:
-        model: Model = open_model(name)
-    except (SoftfloatError, OSError):
-        return None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sending large graph")
         return client.submit(_itself, model, key=f"model-{uuid.uuid4().hex}", retries=TRIES)

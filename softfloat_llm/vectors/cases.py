@@ -10,6 +10,7 @@ that begins with # says something to people. Start reading at `right_result`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,7 +19,7 @@ from math import isqrt
 from softfloat_llm.errors import FormatError, VectorError, nearest
 from softfloat_llm.numerics.exact import floor_log2, round_exact
 from softfloat_llm.numerics.formats import Format, format_of
-from softfloat_llm.numerics.rounding import MODES
+from softfloat_llm.numerics.rounding import MODES, OTHER_NAMES
 
 OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3, "round": 1}
 """Operation -> its number of operands. `round` takes any real (a float64) to the format."""
@@ -205,7 +206,7 @@ def _case_of(line: str, where: str) -> Case:
     if operation not in OPERANDS:
         raise VectorError(f"{where}: unknown operation {operation!r}.{nearest(operation, OPERANDS)}")
     if mode not in MODES:
-        raise VectorError(f"{where}: unknown rounding mode {mode!r}.{nearest(mode, MODES)}")
+        raise VectorError(f"{where}: unknown rounding mode {mode!r}.{nearest(mode, MODES, OTHER_NAMES)}")
     if len(operands) != OPERANDS[operation]:
         raise VectorError(f"{where}: {operation} takes {OPERANDS[operation]} operands, found {len(operands)}.")
     flags = frozenset(results[1:]) - {"exact"}
@@ -217,11 +218,36 @@ def _case_of(line: str, where: str) -> Case:
         raise VectorError(f"{where}: {error}") from None
     values = tuple(_value(word, where) for word in operands)
     result = _value(results[0], where)
+    of_format = [*zip(operands, values, strict=True)] if operation != "round" else []
+    for word, value in (*of_format, (results[0], result)):
+        if not _is_held(value, fmt):
+            raise VectorError(f"{where}: {word} is no value of {fmt}: operands (but of round) and results must be.")
     return Case(operation, fmt, mode, values, result, flags if len(results) > 1 else None)
 
 
+def _is_held(x: float, fmt: Format) -> bool:
+    """True where the format has this value, the sign of a zero included."""
+    if math.isnan(x):
+        return fmt.has_nan
+    is_of_sign = math.copysign(1, x) > 0 or (fmt.has_negative_zero if x == 0 else fmt.is_signed)
+    if x == 0 or math.isinf(x):
+        return is_of_sign and (fmt.has_zero if x == 0 else fmt.has_infinity)
+    return is_of_sign and round_exact(Fraction(x), fmt, "toward_zero") == x
+
+
+_HEX = re.compile(r"[+-]?(?:0x)?(?P<whole>[0-9a-f]*)\.?(?P<part>[0-9a-f]*)(?:p(?P<power>[+-]?[0-9]+))?", re.IGNORECASE)
+
+
 def _value(word: str, where: str) -> float:
+    """The float that a word is exactly: `float.fromhex` rounds what float64 cannot hold."""
     try:
-        return float.fromhex(word)
+        value = float.fromhex(word)
     except (ValueError, OverflowError):
         raise VectorError(f"{where}: {word!r} is no hexadecimal float such as 0x1.8p+3.") from None
+    match = _HEX.fullmatch(word)
+    if match is not None:
+        power = int(match["power"] or 0) - 4 * len(match["part"])
+        exact = int(match["whole"] + match["part"], 16)
+        if exact and (value == 0 or exact != abs(Fraction(value)) / Fraction(2) ** power):
+            raise VectorError(f"{where}: {word!r} has more bits than float64 holds; no format here has so many.")
+    return value

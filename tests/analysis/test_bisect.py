@@ -7,6 +7,7 @@ import json
 import pytest
 
 from softfloat_llm.analysis.bisect import Search, bisect, bisect_of
+from softfloat_llm.analysis.budget import budget_of
 from softfloat_llm.analysis.chains import Move, chain, differences, moves
 from softfloat_llm.analysis.step_logits import question
 from softfloat_llm.errors import RunError
@@ -53,6 +54,15 @@ def test_a_flip_may_need_two_sites(anna):
     assert not any(suspect.makes_flip for suspect in anna.suspects)
     assert "each of " in str(anna)
     assert "no site makes it flip" in str(anna)
+
+
+def test_budget_and_bisect_may_name_two_sites_and_each_says_what_it_asks(tiny, anna):
+    """`Anna likes` in bf16: the largest share is one site's, and others too bring the token back alone."""
+    told = budget_of(asked(tiny, "Anna likes"), BF16, by="site")
+    assert "asks     by how much each change moves the lead, made after those above it" in str(told)
+    assert "asks     which site, changed alone, turns the token" in str(anna)
+    largest = max(told.shares, key=lambda share: abs(share.change or 0)).move.name
+    assert {suspect.move.name for suspect in anna.suspects if suspect.brings_back} != {largest}
 
 
 def test_each_answer_is_a_pass_of_a_recipe_that_can_be_spelled_out(tiny, anna):

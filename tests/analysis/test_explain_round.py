@@ -223,3 +223,15 @@ def test_wrong_words_are_refused(words, error):
 def test_a_number_may_come_as_itself():
     assert explain_round(number_of("257"), "bf16") == explain_round("257", "bf16")
     assert explain_round(257, "bf16").result == 256.0
+
+
+@pytest.mark.parametrize("x", ["0.1", "-0.1", "1/3", "1e-40", "1e38", "257", "-2^-149", "3.4e38", "22.277479"])
+@pytest.mark.parametrize("fmt", ["bf16", "f16", "f32", "f64", "e5m2"])
+def test_the_values_that_are_shown_mean_exactly_the_values_that_are_meant(x, fmt):
+    story = explain_round(x, fmt)
+    shown = {row[0]: row[1] for row in story.tables()[0].rows}
+    for name, found in (("below", story.below), ("above", story.above)):
+        if found is not None and name in shown:
+            assert number_of(shown[name].partition(" (~")[0]).exact == Fraction(found.value)
+    if math.isfinite(story.result):
+        assert number_of(story.sentences()[0].partition(" = ")[0].partition(" (~")[0]).exact == Fraction(story.result)

@@ -37,6 +37,30 @@ def strict_json(found):
 # --- margins ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        ("bf16", "Keep lm_head's sums"), ("bf16,acc=exact", "Of an exact accumulator"), ("f16,acc=f16", None),
+        ("f32", None), ("bf16,lm_head.output=f32", None),
+    ],
+)  # fmt: skip
+def test_of_logits_that_were_rounded_already_it_is_said_and_what_to_do(recipe, says):
+    assert (says in str(margins(simulate("The cup is", recipe=recipe, taps=())))) if says else True
+    assert says or "already" not in str(margins(simulate("The cup is", recipe=recipe, taps=())))
+
+
+def test_of_a_run_that_kept_its_sums_the_lead_before_the_last_rounding_is_told():
+    run = simulate("The cup is", recipe="bf16", taps=("lm_head.acc",), steps=2)
+    first, second = margins(run).steps
+    sums = run["lm_head.acc"][2].astype(float)
+    assert (first.first.token, first.margin, first.lead_before) == (833, 0.0, sums[833] - sums[834])
+    assert first.lead_before < 0 < second.lead_before
+    assert "At step 0 ' full' was behind by ~0.0304 before it: that rounding alone chose the token." in str(
+        margins(run)
+    )
+    assert margins(simulate("The cup is", recipe="f32", taps=("lm_head.acc",))).steps[0].lead_before is None
+
+
 def test_a_margin_is_told_in_ulps_of_any_format():
     run = made_run(logits=[[0.0] * 4, [20.0, 22.371271, 22.277479, -4.0]])
     exact = float(np.float32(22.371271)) - float(np.float32(22.277479))

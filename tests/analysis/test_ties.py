@@ -46,6 +46,20 @@ def test_where_the_recipe_takes_the_last_of_equals_the_highest_id_is_taken():
     assert "the last id" in str(ties(stepped([7.01, 7.0], recipe="f32,choice.ties=last"), format="bf16"))
 
 
+def test_of_a_run_that_kept_its_sums_what_tied_is_told_from_before_the_last_rounding():
+    """In bf16 ' full' and ' empty' share 13.6875, and ' full' is taken; in lm_head's f32 sums ' empty' leads."""
+    run = simulate("The cup is", recipe="bf16", taps=("lm_head.acc",))
+    (tie,) = ties(run).ties
+    sums = run["lm_head.acc"][-1].astype(float)
+    assert [c.logit for c in tie.tokens] == [sums[833], sums[834]]
+    assert (tie.before.token, tie.taken.token, tie.is_flip) == (834, 833, True)
+    assert tie.spread == sums[834] - sums[833]
+    assert "told by lm_head's f32 sums" in str(ties(run))
+    found = ties(simulate("The cup is", recipe="bf16", taps=()))
+    assert (found.ties[0].spread, found.sums_format) == (0.0, None)
+    assert "need not have been equal before. Keep lm_head's sums" in str(found)
+
+
 def test_a_tie_of_many_ids_names_all_of_them():
     found = ties(stepped([7.0] * 30 + [6.0]))
     assert [c.token for c in found.ties[0].tokens] == list(range(30))

@@ -22,8 +22,19 @@ WRONG_WORDS = {
     "unknown recipe": (["simulate", "--recipe", "f61"], "Unknown recipe 'f61'. Did you mean 'f16'?"),
     "unknown reference": (["simulate", "--against", "f23"], "Unknown recipe 'f23'. Did you mean 'f32'?"),
     "recipe to look up": (["recipes", "bf61"], "Unknown recipe 'bf61'. Did you mean 'bf16'?"),
-    "unknown order": (["simulate", "--order", "lane:8"], "Did you mean 'lanes'?"),
+    "unknown order": (["simulate", "--order", "lane:8"], "Did you mean 'lanes:8'?"),
     "unknown rounding": (["simulate", "--rounding", "to_zero"], "Did you mean 'toward_zero'?"),
+    "rounding by another name": (["simulate", "--rounding", "nearest"], "Did you mean 'ties_to_even'?"),
+    "rounding in shorthand": (["simulate", "--rounding", "RTZ"], "Did you mean 'toward_zero'?"),
+    "subnormals by another name": (["simulate", "--subnormals", "flush"], "Did you mean 'ftz'?"),
+    "order by another name": (["simulate", "--order", "random:3"], "Did you mean 'perm:3'?"),
+    "order without its argument": (["simulate", "--order", "lane"], "Did you mean 'lanes:W'?"),
+    "product that is no format": (["simulate", "--product", "none"], "Here also: exact."),
+    "misspelt stage in a text": (["simulate", "--recipe", "bf16,ac=f16"], "Did you mean 'acc'?"),
+    "stage in place of a site": (["simulate", "--at", "acc=f16"], "matmul.acc at all matrix products"),
+    "misspelt stage in place of a site": (["simulate", "--at", "ac=f16"], "Did you mean the key 'acc'?"),
+    "beginning of a recipe": (["simulate", "--recipe", "llama"], "Did you mean 'llama.cpp-bf16-cpu-avx512bf16'?"),
+    "a stage of a sum as an option": (["explain", "sum", "1", "2", "--order", "seq"], "No such option: --order. What"),
     "unknown subnormals": (["simulate", "--subnormals", "fzt"], "Did you mean 'ftz'?"),
     "unknown site": (["simulate", "--at", "attn.sofmax.acc=f32"], "Did you mean 'attn.softmax"),
     "key that the site lacks": (["simulate", "--at", "embed.acc=f32"], "embed"),
@@ -36,7 +47,7 @@ WRONG_WORDS = {
     "model to fetch": (["fetch", "smolm2"], "Did you mean 'smollm2'?"),
     "bound that is none": (
         ["compare", "a", "b", "--within", "token"],
-        "expected identical, tokens, or a number",
+        "expected identical, tokens, or a number of ulps of 0 or more. Did you mean 'tokens'?",
     ),
     "one run to compare": (["compare", "a"], "REF"),
 }
@@ -73,6 +84,58 @@ def test_an_unusable_input_gives_3_and_says_why(console: Console, words: list[st
     assert said in answer.err
     assert answer.out == ""
     assert "Traceback" not in answer.err
+
+
+LEAVES = {
+    "prompt": (["simulate", "@{}"], "Reading the prompt from {}: "),
+    "recipe": (["simulate", "--recipe", "{}.toml"], "Reading the recipe {}.toml: "),
+    "run": (["simulate", "--teacher", "{}"], "Reading the run {0}: {0}/run.json: "),
+    "tensors": (["compare", "{}.npz", "{}.npz"], "Reading {}.npz: "),
+    "order": (["simulate", "--order", "tree:@{}"], "Reading the tree file {}: "),
+    "prompts": (["ties", "--prompts", "{}"], "Reading the prompts from {}: "),
+    "vectors": (["vectors", "run", "{}"], "Reading the vectors {}: "),
+    "pairs": (["identify", "round", "--pairs", "{}"], "Reading the pairs of {}: "),
+    "numbers": (["explain", "sum", "@{}.npy"], "Reading {}.npy: "),
+    "vectors to write": (["vectors", "write", "{}/x", "--op", "add", "--format", "f16"], "Writing {}/x: "),
+    "run to save": (["simulate", "--save", "/proc/self/nowhere"], "Saving the run /proc/self/nowhere: "),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), LEAVES.values(), ids=LEAVES)
+def test_what_the_system_refuses_is_told_in_words_and_with_what_was_done(
+    console: Console, tmp_path: Path, words: list[str], said: str
+) -> None:
+    nowhere = tmp_path / "none" / "such"
+    answer = console(*(word.format(nowhere) for word in words))
+    assert answer.code in (2, 3)
+    assert said.format(nowhere) in answer.err
+    assert "Errno" not in answer.err
+    assert "No such file or directory" in answer.err
+
+
+@pytest.mark.parametrize(
+    "word", ["simulate @{}", "simulate --recipe {}", "vectors run {}", "simulate --order tree:@{}"]
+)
+def test_bytes_that_are_no_text_are_told_without_the_words_of_a_codec(
+    console: Console, tmp_path: Path, word: str
+) -> None:
+    file = tmp_path / "bytes.toml"
+    file.write_bytes(b"ab\xff")
+    answer = console(*word.format(file).split())
+    assert "it is no text in UTF-8 (byte 2 is 0xff)" in answer.err
+    assert "codec" not in answer.err
+
+
+def test_an_error_of_the_system_that_nobody_told_names_the_file(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "weights.bin")
+
+    monkeypatch.setattr("softfloat_llm.cli.options.open_model", refuse)
+    answer = console("simulate")
+    assert answer.code == 3
+    assert answer.err.startswith("PermissionError: weights.bin: Permission denied. Check that it is there")
 
 
 def test_a_truncated_checkpoint_gives_3(console: Console, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from softfloat_llm import runs
-from softfloat_llm.cli import main, screen
+from softfloat_llm.cli import asked, main, screen
 from softfloat_llm.cli.options import quoted
 from softfloat_llm.runs import Run
 from tests.console import Console, command, output, program
@@ -214,6 +214,37 @@ def test_a_bar_appears_on_stderr_when_a_terminal_watches_long_work(
     assert "bf16" in said.err
     with screen.watched(is_quiet=True) as progress:
         assert progress is None
+
+
+def test_work_that_counts_nothing_shows_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(screen, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with screen.watched(is_quiet=False) as bar:
+        bar._timer.join()  # type: ignore[union-attr]
+        screen.announce(bar, "about 80 s more.")
+    said = capsys.readouterr()
+    assert (said.out, "working" in said.err, "about 80 s more." in said.err) == ("", True, True)
+    screen.announce(None, "nobody watches")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("verb", "least"), [("bisect", 40), ("budget", 3), ("bound", 9)])
+def test_passes_are_counted_against_how_many_there_will_be_and_what_they_take_is_announced(
+    monkeypatch: pytest.MonkeyPatch, console: Console, verb: str, least: int
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+    said: list[str] = []
+    monkeypatch.setattr(asked, "ANNOUNCED_SECONDS", 0.0)
+    monkeypatch.setattr(asked, "announce", lambda _, text: said.append(text))
+    monkeypatch.setattr(asked, "counting", lambda _: asked.Passes(lambda *told: seen.append(told)))
+    words = ["--fast", "--storage", "bf16"] if verb == "bisect" else []
+    assert console(verb, "Anna likes", *words).code == 0
+    counts = [(done, total) for what, done, total in seen if what == "passes"]
+    assert [done for done, _ in counts] == list(range(len(counts)))
+    assert least <= counts[-1][1] <= len(counts) + 2  # what was expected came; own rows and halvings may be spared
+    assert re.fullmatch(r"\d+ passes of about \d+\.\d s: about \d+ s more\.", said[0])
 
 
 # --- pipes and interruptions ------------------------------------------------------------------------------------------

@@ -227,7 +227,7 @@ def test_a_saved_run_has_the_band_of_its_last_step(console: Console, saved: dict
 def test_wrong_words_of_bound_are_told(console: Console) -> None:
     for words, code, said in (
         (["--orders", "0"], 2, "at least one other order"),
-        (["--orders", "lane:8"], 2, "Did you mean 'lanes'?"),
+        (["--orders", "lane:8"], 2, "Did you mean 'lanes:8'?"),
         (["--sites", "matmuls"], 2, "Did you mean 'matmul'?"),
         (["--dot", "1,x", "1,2"], 2, "expected numbers"),
         (["--dot", "", "1,2"], 2, "holds no number"),

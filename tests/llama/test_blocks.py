@@ -10,7 +10,8 @@ import pytest
 from softfloat_llm.llama import blocks
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.config import config_from_dict
-from softfloat_llm.llama.forward import _Recorder, forward
+from softfloat_llm.llama.forward import forward
+from softfloat_llm.llama.recorder import Recorder
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import decode, format_of
@@ -179,7 +180,7 @@ def test_a_norm_whose_statistics_overflow_f16_gives_zeros_and_notes_it(x, sum_of
     assert str(float(taps.acc[0])) == sum_of_squares
     trace = Trace(())
     recipe = recipe_of(F16_STATISTICS)
-    _Recorder(recipe, trace, KVCache(config_from_dict(config_dict()), recipe))("norm.input", taps)
+    Recorder(recipe, trace, KVCache(config_from_dict(config_dict()), recipe), 1)("norm.input", taps)
     assert [str(e) for e in trace.events] == ["norm.input.acc at position 0, element [] became inf in f16"]
     wide = blocks.rms_norm(x, ones, at("f16", "norm.input"), 1e-5)
     assert values(wide.out[0]) == [1.0] * len(values(ones))

@@ -13,6 +13,7 @@ from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.recipe import recipe_of
+from softfloat_llm.sites import LOGITS
 from softfloat_llm.trace import Event, Trace
 from tests.checkpoints import config_dict, random_tensors
 
@@ -51,7 +52,7 @@ def test_a_run_follows_the_rule_of_its_recipe(weights):
     for ties, token in (("lowest", 0), ("last", len(weights.lm_head) - 1)):
         recipe = recipe_of(f"bf16,choice.ties={ties}")
         assert recipe.ties == ties
-        _, chosen, fed = decode(StoredWeights(equal, recipe), [1, 2], recipe, 3, trace=Trace(()))
+        chosen, fed = decode(StoredWeights(equal, recipe), [1, 2], recipe, 3, trace=Trace(()))
         assert (chosen, fed) == ((token,) * 3, (1, 2, token, token))
 
 
@@ -77,7 +78,9 @@ def test_the_message_counts_nan_and_names_the_first_event():
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_free_running_feeds_what_it_chose(weights, steps):
     recipe = recipe_of("bf16")
-    logits, chosen, fed = decode(StoredWeights(weights, recipe), [1, 2, 3], recipe, steps, trace=Trace(()))
+    trace = Trace((LOGITS,))
+    chosen, fed = decode(StoredWeights(weights, recipe), [1, 2, 3], recipe, steps, trace=trace)
+    logits = trace.arrays[LOGITS]
     assert (len(chosen), len(fed), len(logits)) == (steps, 3 + max(steps - 1, 0), len(fed))
     assert fed == (1, 2, 3, *chosen[: max(steps - 1, 0)])
     whole = forward(weights, fed, recipe)
@@ -87,12 +90,11 @@ def test_free_running_feeds_what_it_chose(weights, steps):
 
 def test_a_teacher_s_tokens_are_fed_and_its_last_is_not(weights):
     recipe = recipe_of("f16")
-    logits, chosen, fed = decode(
-        StoredWeights(weights, recipe), [1, 2], recipe, 3, teacher=[30, 31, 0], trace=Trace(())
-    )
+    trace = Trace((LOGITS,))
+    chosen, fed = decode(StoredWeights(weights, recipe), [1, 2], recipe, 3, teacher=[30, 31, 0], trace=trace)
     assert fed == (1, 2, 30, 31)
     assert chosen == tuple(int(i) for i in np.argmax(forward(weights, fed, recipe)[1:].astype(np.float32), axis=-1))
-    assert logits.shape == (4, 32)
+    assert trace.arrays[LOGITS].shape == (4, 32)
 
 
 def test_steps_that_do_not_fit_are_refused_before_the_first_pass(weights):
@@ -100,7 +102,7 @@ def test_steps_that_do_not_fit_are_refused_before_the_first_pass(weights):
     with pytest.raises(TokenError, match="exceed max_position_embeddings = 64"):
         decode(StoredWeights(weights, recipe), [1] * 60, recipe, 6, trace=Trace(()), step=lambda *a: seen.append(a))
     assert seen == []
-    assert len(decode(StoredWeights(weights, recipe), [1] * 60, recipe, 5, trace=Trace(()))[2]) == 64
+    assert len(decode(StoredWeights(weights, recipe), [1] * 60, recipe, 5, trace=Trace(()))[1]) == 64
 
 
 def test_a_step_is_reported_for_each_layer_of_each_pass(weights):

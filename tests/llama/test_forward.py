@@ -7,9 +7,11 @@ import pytest
 
 from softfloat_llm.errors import RecipeError, TokenError
 from softfloat_llm.io.checkpoint import load_checkpoint
+from softfloat_llm.llama.attended import attend
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.config import config_from_dict
-from softfloat_llm.llama.forward import _attention, _Recorder, checked_tokens, forward
+from softfloat_llm.llama.forward import checked_tokens, forward
+from softfloat_llm.llama.recorder import Recorder
 from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.rounding import round_to
@@ -281,7 +283,7 @@ def test_a_query_that_sees_no_key_gives_zeros_or_the_mean_of_all_values(value, w
     v = round_to(np.array([[[[1.0, -4.0]], [[3.0, 0.0]], [[5.0, 0.0]], [[7.0, 0.0]]]]), "bf16")
     cache.make_room(4)
     cache.append(0, k, v)
-    out = _attention(k, 0, cache, Scope(recipe, "layers.0"), _Recorder(recipe, Trace(()), cache))
+    out = attend(k, 0, cache, Scope(recipe, "layers.0"), Recorder(recipe, Trace(()), cache, 4))
     assert out[:2].astype(np.float64).tolist() == [wanted, wanted]
     assert out[2].tolist() == v[0, 2, 0].tolist()  # it sees itself alone
 

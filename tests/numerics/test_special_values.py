@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from softfloat_llm.numerics import functions
+from softfloat_llm.numerics import functions, reduce
 from softfloat_llm.numerics.formats import e4m3fn, f32, format_of
 from softfloat_llm.numerics.rounding import MODES
 
@@ -65,6 +65,19 @@ def test_overflow_in_a_format_without_infinities_is_nan_and_in_one_without_nan_t
     x = np.array([50.0, 1e300, -50.0, -1e300])
     np.testing.assert_array_equal(functions.function_wide("exp", (x,), e4m3fn), [NAN, NAN, 0.0, 0.0])
     np.testing.assert_array_equal(functions.function_wide("exp", (x,), format_of("e2m1fn")), [6.0, 6.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("order", ["seq", "lanes:2"])
+@pytest.mark.parametrize("acc", ["f32", "f16", "bf16", "f32+kahan", "exact"])
+@pytest.mark.parametrize("output", ["e2m1fn", "e3m2fn", "e2m3fn"])
+def test_a_nan_sum_goes_to_an_output_without_nan_as_minus_zero_whatever_its_sign(output, acc, order):
+    """What exact.round_exact makes of +NaN. The CPU chooses the sign of inf - inf: x86 takes -, ARM +."""
+    at = f"storage=bf16,acc={acc},output={output},order={order}"
+    for a, b in (([INF, -INF], [1, 1]), ([INF, 1], [0, 1]), ([NAN, 1], [1, 1]), ([1, math.copysign(NAN, -1)], [1, 1])):
+        row, column = np.tile(np.array(a, float), (3, 1)), np.tile(np.array(b, float)[:, None], (1, 5))
+        for got in (reduce.dot(a, b, at), *reduce.matmul(row, column, at).astype(float).ravel()):
+            assert math.copysign(1, got) == -1
+            assert got == 0
 
 
 def test_subnormal_results_are_flushed_and_operands_zeroed_on_demand():

@@ -147,6 +147,8 @@ def test_what_cannot_be_is_refused():
             round_to(1.0, "bf16", mode)
     with pytest.raises(FormatError, match=r"Did you mean 'stochastic'"):
         round_to(1.0, "bf16", "stochastik")
+    with pytest.raises(FormatError, match=r"round_to f64 by stochastic:8:1: .* Take a narrower format"):
+        round_to(1 + 2**-60, "f64", "stochastic:8:1")
     with pytest.raises(FormatError, match="is for round_to and the stages"):
         add(1.0, 1.0, "bf16", "stochastic")
     with pytest.raises(PrecisionError, match="no further bits"):

@@ -169,6 +169,15 @@ def test_testfloat_lines_are_read():
         ("add bf16 ties_to_even 1 1 -> 1 loud", "unknown flag 'loud'"),
         ("add bf17 ties_to_even 1 1 -> 1", "line 1: Unknown format 'bf17'"),
         ("add bf16 ties_to_even 1 1 -> 0x1p99999", "no hexadecimal float"),
+        ("# x\nadd bf16 ties_to_even 0x1.01p0 1 -> 1", "line 2: 0x1.01p0 is no value of bf16"),
+        ("add bf16 ties_to_even 1 1 -> 0x1.01p1", "line 1: 0x1.01p1 is no value of bf16"),
+        ("add f16 ties_to_even 1 1 -> 0x1p16", "0x1p16 is no value of f16"),
+        ("add e4m3fn ties_to_even 1 inf -> nan", "inf is no value of e4m3fn"),
+        ("add e2m1fn ties_to_even 1 1 -> nan", "nan is no value of e2m1fn"),
+        ("add e4m3fnuz ties_to_even 1 -0x0p0 -> 1", "-0x0p0 is no value of e4m3fnuz"),
+        ("round e8m0fnu ties_to_even 1 -> -0x1p0", "-0x1p0 is no value of e8m0fnu"),
+        ("round f16 ties_to_even 0x1.00000000000001p0 -> 1", "more bits than float64"),
+        ("round f16 ties_to_even 0x1p-1075 -> 0x0p0", "more bits than float64"),
     ],
 )  # fmt: skip
 def test_a_line_that_is_no_case_is_named(lines, message):
@@ -186,6 +195,14 @@ def test_a_line_that_is_no_case_is_named(lines, message):
 def test_a_testfloat_line_that_is_none_is_named(line, function, message):
     with pytest.raises(VectorError, match=message):
         list(read_testfloat([line], function))
+
+
+def test_round_takes_any_float64_and_zeros_of_many_digits_are_zeros():
+    lines = [
+        "round f16 ties_to_even 0x1.0000000000001p0 -> 0x1p0 inexact",
+        "round f16 ties_to_even 0x0.000p-9999 -> 0x0p0",
+    ]
+    assert [case.operands for case in read_cases(lines)] == [(1 + 2.0**-52,), (0.0,)]
 
 
 def test_what_vectors_cannot_be_made_of_is_refused():
