@@ -23,7 +23,7 @@ AXES = {  # letter -> (its values, where the others stay)
     "N": ((64, 192, 576, 1536, 4608, 12288, 49152), (5, 576, 1536)),
 }
 PLACES = {"T": 0, "K": 1, "N": 2}
-PROMPTS = {"smollm2": (1, 2, 5, 10), "tiny": (1, 2, 5, 10, 20, 40, 80)}
+PROMPTS = {"smollm2": (1, 5, 10), "tiny": (1, 2, 5, 10, 20, 40, 80)}
 
 
 def rows(settings: Settings) -> Iterator[Row]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from softfloat_llm.runs import Run
 
 SCHEMA = "softfloat-llm/budget/1"
-SHOWN_SHARES = 10
+SHOWN_SHARES = 9
 ASKS = "by how much each change moves the lead, made after those above it; which site alone turns the token: bisect"
 
 

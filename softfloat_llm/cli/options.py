@@ -17,10 +17,13 @@ from softfloat_llm.errors import TokenError, why
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.recipe import PRECISION_FLAGS, Recipe, recipe_of
+from softfloat_llm.tiny import DEFAULT_PROMPT, NEAR_TIES
 
 _PRECISION = "Precision"
 _OUTPUT = "Output"
 NO_REFERENCE = "none"
+REFERENCE = "reference"
+DEFAULT_PROMPTS = "default"
 DEFAULT_RECIPE = "bf16"
 DEFAULT_TAPS = ("*.out",)
 
@@ -167,6 +170,22 @@ def prompt_of(prompt: str | None) -> str | None:
         raise TokenError(
             f"Reading the prompt from {prompt[1:]}: {why(error)}. After @ stands the name of a text."
         ) from None
+
+
+def prompts_in(where: str) -> list[str]:
+    """The prompts of a file, or those whose two best tokens tiny knows to lie close. Raises TokenError."""
+    if where == DEFAULT_PROMPTS:
+        return [DEFAULT_PROMPT, *NEAR_TIES]
+    try:
+        text = Path(where).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenError(
+            f"Reading the prompts from {where}: {why(error)}. Expected a text with one prompt a line."
+        ) from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise TokenError(f"Reading the prompts from {where}: there are none. Expected one a line.")
+    return lines
 
 
 def quoted(word: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from softfloat_llm.analysis.comparison import Comparison
 from softfloat_llm.analysis.names import named
 from softfloat_llm.cli.options import (
     NO_REFERENCE,
+    REFERENCE,
     OutputFlags,
     PassFlags,
     PrecisionFlags,
@@ -21,7 +24,8 @@ from softfloat_llm.cli.options import (
     quoted,
 )
 from softfloat_llm.cli.screen import say, show, show_json, watched
-from softfloat_llm.errors import NonFiniteError, nearest
+from softfloat_llm.cli.simulate_prompts import Batch, simulate_prompts
+from softfloat_llm.errors import NonFiniteError, RunError, nearest, why
 from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.recipe import Recipe, recipe_of
 from softfloat_llm.report.run_text import run_facts, run_text
@@ -29,7 +33,6 @@ from softfloat_llm.runs import Run, check_target
 from softfloat_llm.runs import simulate as simulate_run
 
 CLAIMS = ("flip", "nonfinite", "differs")
-REFERENCE = "reference"
 
 
 @grouped
@@ -46,6 +49,9 @@ def simulate(
     teacher: Annotated[
         str | None,
         typer.Option("--teacher", metavar="RUN|reference", help="Feed a saved run's tokens, or those of --against."),
+    ] = None,
+    prompts: Annotated[
+        str | None, typer.Option("--prompts", metavar="FILE|default", help="Several prompts, one a line.")
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="The prompt as the model's chat template writes it.")] = False,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message before it.")] = None,
@@ -66,26 +72,47 @@ def simulate(
     recipe, reference_recipe = precision.recipe(), _reference_recipe(against, teacher)
     talk: dict[str, Any] = {"chat": chat, "system": system}
     _check_claims_can_be_judged(claims, reference_recipe, teacher)
-    if save is not None:
-        check_target(save, replace=replace)
-    with watched(is_quiet=output.is_quiet) as progress:
+    if prompts is not None:
+        batch = Batch(prompts, precision, passes, reference_recipe, teacher, talk, save, replace)
+        batch.check(prompt)
         try:
-            run, reference, model = _runs(
-                recipe, reference_recipe, teacher, lambda m: passes.arguments(prompt, progress, model=m) | talk
-            )
+            return _judged(simulate_prompts(batch, claims, _is_broken, output))
         except NonFiniteError as error:
             return _nonfinite(error, claims)
-    for note in run.notes:
-        say(f"note: {note}")
     if save is not None:
-        run.save(save, replace=replace)
-    comparison = None if reference is None else compare_runs(named(run, model), reference)
-    broken = [claim for claim in claims if _is_broken(claim, run, comparison)]
-    if output.as_json:
-        show_json("simulate", _body(run, comparison, claims, broken, save))
-    else:
-        show(_text(named(run, model), comparison, output, _then(prompt, precision, passes, against, save, talk)))
+        check_target(save, replace=replace)
+    with _scratch(save) as scratch:
+        with watched(is_quiet=output.is_quiet) as progress:
+            try:
+                run, reference, model = _runs(
+                    recipe, reference_recipe, teacher, lambda m: passes.arguments(prompt, progress, model=m) | talk,
+                    {"save": save, "replace": replace}, scratch,
+                )  # fmt: skip
+            except NonFiniteError as error:
+                return _nonfinite(error, claims)
+        for note in run.notes:
+            say(f"note: {note}")
+        comparison = None if reference is None else compare_runs(named(run, model), reference)
+        broken = [claim for claim in claims if _is_broken(claim, run, comparison)]
+        if output.as_json:
+            show_json("simulate", _body(run, comparison, claims, broken, save))
+        else:
+            show(_text(named(run, model), comparison, output, _then(prompt, precision, passes, against, save, talk)))
     return _judged(broken)
+
+
+@contextmanager
+def _scratch(save: Path | None) -> Iterator[Path | None]:
+    """Where the reference's taps go while those of a saved run go to its folder: beside it, and only for that long."""
+    if save is None:
+        yield None
+        return
+    try:
+        holder = TemporaryDirectory(prefix=f".{save.name}.", suffix=".reference", dir=save.absolute().parent)
+    except OSError as error:
+        raise RunError(f"Saving the run {save}: {why(error)}. Choose a place that can be written.") from None
+    with holder as folder:
+        yield Path(folder) / "run"
 
 
 # --- what was asked -------------------------------------------------------------------------------------------------
@@ -117,13 +144,18 @@ def _check_claims_can_be_judged(claims: Sequence[str], reference: Recipe | None,
 
 
 def _runs(
-    recipe: Recipe, against: Recipe | None, teacher: str | None, arguments: Callable[[str], dict[str, Any]]
+    recipe: Recipe,
+    against: Recipe | None,
+    teacher: str | None,
+    arguments: Callable[[str], dict[str, Any]],
+    place: dict[str, Any],
+    scratch: Path | None,
 ) -> tuple[Run, Run | None, Model]:
     """The run, the reference where there is one (another pass, or the saved run that teaches), and the model."""
     saved = None if teacher in (None, REFERENCE) else Run.load(teacher)
     given = arguments("tiny" if saved is None else saved.model)
-    reference = saved if against is None else simulate_run(recipe=against, teacher=saved, **given)
-    run = simulate_run(recipe=recipe, teacher=reference if teacher == REFERENCE else saved, **given)
+    reference = saved if against is None else simulate_run(recipe=against, teacher=saved, save=scratch, **given)
+    run = simulate_run(recipe=recipe, teacher=reference if teacher == REFERENCE else saved, **place, **given)
     return run, reference, given["model"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,13 +10,9 @@ from softfloat_llm.analysis.last_rounding import SUMS
 from softfloat_llm.analysis.ties import ties as ties_of
 from softfloat_llm.analysis.ties import ties_of_prompts
 from softfloat_llm.cli.asked import RunOrPrompt, run_of
-from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped
+from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped, prompts_in
 from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.cli.simulate import answer_of
-from softfloat_llm.errors import TokenError, why
-from softfloat_llm.tiny import DEFAULT_PROMPT, NEAR_TIES
-
-DEFAULT_PROMPTS = "default"
 
 
 @grouped
@@ -48,7 +43,7 @@ def ties(
             if what is not None or asked.tokens is not None:
                 raise typer.BadParameter("--prompts cannot stand with a run, another prompt or --tokens.")
             found = ties_of_prompts(
-                _lines(prompts),
+                prompts_in(prompts),
                 model=asked.model or "tiny",
                 recipe=precision.recipe("f32"),
                 format=format or "bf16",
@@ -61,19 +56,3 @@ def ties(
     text = found.text(verbose=output.is_verbose)
     show(answer_of(text) if output.is_quiet else text)
     return 0
-
-
-def _lines(where: str) -> list[str]:
-    """The prompts of a file, or those whose two best tokens tiny knows to lie close. Raises TokenError."""
-    if where == DEFAULT_PROMPTS:
-        return [DEFAULT_PROMPT, *NEAR_TIES]
-    try:
-        text = Path(where).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenError(
-            f"Reading the prompts from {where}: {why(error)}. Expected a text with one prompt a line."
-        ) from None
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise TokenError(f"Reading the prompts from {where}: there are none. Expected one a line.")
-    return lines

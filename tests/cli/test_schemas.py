@@ -24,6 +24,8 @@ ANSWERS = {
     "simulate, flips": ["simulate", "The cup is", "--fail-on", "differs"],
     "simulate, alone": ["simulate", "--against", "none"],
     "simulate, not finite": ["simulate", "--storage", "e3m4", "--acc", "e3m4", "--steps", "0"],
+    "simulate-prompts": ["simulate", "--prompts", "default"],
+    "simulate-prompts, alone": ["simulate", "--prompts", "default", "--against", "none", "--steps", "0"],
     "formats": ["formats"],
     "formats, one": ["formats", "e5m7"],
     "formats, unsigned": ["formats", "e8m0fnu"],

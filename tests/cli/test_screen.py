@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from softfloat_llm import runs
 from softfloat_llm.cli import asked, main, screen
 from softfloat_llm.cli.options import quoted
+from softfloat_llm.io import spool
 from softfloat_llm.runs import Run
 from tests.console import Console, command, output, program
 
@@ -264,7 +264,7 @@ def test_an_interrupted_save_leaves_nothing(console: Console, tmp_path: Path, mo
         path.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "write_tensors", interrupted)
+    monkeypatch.setattr(spool, "write_pieces", interrupted)
     answer = console("simulate", "--save", tmp_path / "run")
     assert (answer.code, answer.out) == (130, "")
     assert "Interrupted" in answer.err
@@ -273,15 +273,15 @@ def test_an_interrupted_save_leaves_nothing(console: Console, tmp_path: Path, mo
 
 KILLED_HALFWAY = """
 import os, time
-from softfloat_llm import runs
 from softfloat_llm.cli.main import main
+from softfloat_llm.io import spool
 
 def half(path, *_):
     path.write_bytes(b"half")
     os.kill(os.getpid(), {sent})
     time.sleep(60)
 
-runs.write_tensors = half
+spool.write_pieces = half
 main(["simulate", "--save", "run"])
 """
 
