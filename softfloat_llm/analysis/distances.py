@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -114,31 +114,88 @@ class Difference:
         }
 
 
+AT_ONCE = 1 << 20
+"""Elements that are compared at once: a dozen float64 temporaries of 8 MiB, however long the context."""
+
+
 def difference(tap: str, run: Array, reference: Array, fmt: Format, reference_fmt: Format) -> Difference:
-    """The difference of two arrays of one shape (...), holding values of `fmt` and of `reference_fmt`."""
-    x, y = np.asarray(run).astype(np.float64), np.asarray(reference).astype(np.float64)
-    assert x.shape == y.shape, (tap, x.shape, y.shape)
-    is_other = differs(x, y)
-    apart = absolute(x, y, is_other)
-    tops = row_tops(y)
-    in_ulp, in_row_ulp = ulps(apart, y, fmt), ulps(apart, tops, fmt)
-    places = np.flatnonzero(is_other)
-    in_row = _pair(x, y, int(np.argmax(in_row_ulp))) if len(places) else None
+    """The difference of two arrays of one shape (T, ...), holding values of `fmt` and of `reference_fmt`."""
+    run, reference = np.asarray(run), np.asarray(reference)
+    assert run.shape == reference.shape, (tap, run.shape, reference.shape)
+    rows = max(1, AT_ONCE // max(1, math.prod(run.shape[1:])))
+    starts = range(0, max(1, len(run)), rows)
+    parts = [_part(run[start : start + rows], reference[start : start + rows], start, fmt) for start in starts]
+    count = sum(part.differing for part in parts)
+    apart, in_ulp, in_row = (max((getattr(p, name) for p in parts), key=_value) for name in ("apart", "ulp", "row"))
+    steps = [part.steps for part in parts]
     return Difference(
         tap=tap,
         format=fmt,
         reference_format=reference_fmt,
-        shape=x.shape,
-        count=len(places),
-        first=_pair(x, y, int(places[0])) if len(places) else None,
-        max_abs=_largest(apart),
-        max_abs_at=_pair(x, y, int(np.argmax(apart))) if len(places) else None,
-        max_ulp=_largest(in_ulp),
-        max_ulp_at=_pair(x, y, int(np.argmax(in_ulp))) if len(places) else None,
-        max_row_ulp=_largest(in_row_ulp),
-        max_row_ulp_at=in_row,
-        row_top=_largest(tops[in_row.index[:1]]) if in_row else _largest(tops),
-        max_steps=_steps(x[is_other], y[is_other], fmt),
+        shape=run.shape,
+        count=count,
+        first=next((part.first for part in parts if part.first is not None), None),
+        max_abs=apart.value,
+        max_abs_at=apart.at if count else None,
+        max_ulp=in_ulp.value,
+        max_ulp_at=in_ulp.at if count else None,
+        max_row_ulp=in_row.value,
+        max_row_ulp_at=in_row.at if count else None,
+        row_top=in_row.row_top if count else max(part.top for part in parts),
+        max_steps=None if None in steps else max(step for step in steps if step is not None),
+    )
+
+
+class _Largest(NamedTuple):
+    """The largest of some distances, where the first of them is, and the largest reference value of its position."""
+
+    value: float
+    at: Pair | None
+    row_top: float
+
+
+def _value(found: _Largest) -> float:
+    return found.value
+
+
+class _Part(NamedTuple):
+    """What `difference` looks for, in some rows. `top` is the largest |value| of the reference."""
+
+    differing: int
+    first: Pair | None
+    apart: _Largest
+    ulp: _Largest
+    row: _Largest
+    top: float
+    steps: int | None
+
+
+def _part(run: Array, reference: Array, start: int, fmt: Format) -> _Part:
+    """The rows from `start` on, run and reference (n, ...)."""
+    x, y = run.astype(np.float64), reference.astype(np.float64)
+    is_other = differs(x, y)
+    apart, tops = absolute(x, y, is_other), row_tops(y)
+
+    def pair(place: int) -> Pair:
+        index = tuple(int(i) for i in np.unravel_index(place, x.shape))
+        return Pair((start + index[0], *index[1:]) if index else index, float(x[index]), float(y[index]))
+
+    def largest(values: Float64Array) -> _Largest:
+        if not values.size:
+            return _Largest(0.0, None, 0.0)
+        place = int(np.argmax(values))
+        row = np.unravel_index(place, x.shape)[:1]
+        return _Largest(float(values.reshape(-1)[place]), pair(place), float(tops[row].max()))
+
+    places = np.flatnonzero(is_other)
+    return _Part(
+        differing=len(places),
+        first=pair(int(places[0])) if len(places) else None,
+        apart=largest(apart),
+        ulp=largest(ulps(apart, y, fmt)),
+        row=largest(ulps(apart, tops, fmt)),
+        top=float(tops.max()) if tops.size else 0.0,
+        steps=_steps(x[is_other], y[is_other], fmt),
     )
 
 
@@ -167,15 +224,6 @@ def row_tops(y: Float64Array) -> Float64Array:
     """The largest finite |value| at each position of y (T, ...), as (T, 1, ...)."""
     size: Float64Array = np.where(np.isfinite(y), np.abs(y), 0.0)
     return size.max(axis=tuple(range(1, y.ndim)), keepdims=True) if size.size else size
-
-
-def _largest(values: Float64Array) -> float:
-    return float(values.max()) if values.size else 0.0
-
-
-def _pair(x: Float64Array, y: Float64Array, place: int) -> Pair:
-    index = tuple(int(i) for i in np.unravel_index(place, x.shape))
-    return Pair(index, float(x[index]), float(y[index]))
 
 
 def _steps(x: Float64Array, y: Float64Array, fmt: Format) -> int | None:

@@ -37,14 +37,15 @@ def kl(run: npt.ArrayLike, reference: npt.ArrayLike) -> Float64Array:
 
     **Source:** Kullback and Leibler, On information and sufficiency, Annals of Mathematical Statistics 22 (1951).
     """
-    x, y = (np.asarray(rows).astype(np.float64) for rows in (run, reference))
+    x, y = np.asarray(run), np.asarray(reference)
     if x.shape != y.shape or x.ndim == 0 or x.shape[-1] == 0:
         raise RunError(
             f"A divergence compares rows over one vocabulary: the run's logits have the shape {x.shape}, the"
             f" reference's {y.shape}. Take the same positions of two runs of one model."
         )
-    rows = zip(x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), strict=True)
-    return np.array([_of_row(one, other) for one, other in rows], np.float64).reshape(x.shape[:-1])
+    pairs = zip(x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), strict=True)
+    found = [_of_row(*(row.astype(np.float64) for row in pair)) for pair in pairs]
+    return np.array(found, np.float64).reshape(x.shape[:-1])
 
 
 def _of_row(run: Float64Array, reference: Float64Array) -> float:

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from softfloat_llm.analysis import distances
 from softfloat_llm.analysis.compare import compare
 from softfloat_llm.errors import RunError, WordError
 from softfloat_llm.numerics.formats import bf16, f32
@@ -41,6 +42,21 @@ def test_one_ulp_is_one_ulp_of_the_runs_format():
     assert found.logits.max_ulp_at.index == (1, 0)
     assert (found.logits.first.run, found.logits.first.reference) == (20.125, 20.0)
     assert "0.125 (1 bf16 ulp in [16, 32))" in str(found)
+
+
+@pytest.mark.parametrize("special", [1.0, -0.0, np.inf, np.nan])
+def test_a_long_context_is_compared_some_rows_after_the_others(monkeypatch, special):
+    """Of equal distances the first one is told, whether all rows are compared at once, or one, or three."""
+    rng = np.random.default_rng(0)
+    for change in (0, 0.1, 1):
+        reference = np.round(rng.standard_normal((8, 5)) * 4).astype(np.float32)
+        run = (reference + (rng.random((8, 5)) < change)).astype(np.float32)
+        run[2, 3], reference[5, 1] = special, -special
+        told = []
+        for at_once in (1, 15, 1 << 20):
+            monkeypatch.setattr(distances, "AT_ONCE", at_once)
+            told.append(repr(distances.difference("lm_head.out", run, reference, f32, f32)))
+        assert told[0] == told[1] == told[2]
 
 
 def test_an_ulp_is_taken_in_the_binade_of_the_reference():
