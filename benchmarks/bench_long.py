@@ -1,7 +1,7 @@
 """A long context in little memory: 2,048 tokens of SmolLM2, in a process of its own.
 
-The most memory that the process ever held, mapped weights and all logits included; and what a token costs, as a ratio of
-what it costs in a prompt of 256.
+The most memory that the process ever held, mapped weights and all logits included; and what a token costs, as a ratio
+of what it costs in a prompt of 256.
 """
 
 from __future__ import annotations
