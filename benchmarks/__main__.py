@@ -18,6 +18,7 @@ from benchmarks import (
     bench_forward,
     bench_growth,
     bench_large,
+    bench_long,
     bench_matmul,
     bench_memory,
     bench_peers,
@@ -33,7 +34,7 @@ from benchmarks.settings import Part, Settings, settings_of
 PARTS: dict[str, Part] = {
     "matmul": bench_matmul.rows, "exact": bench_exact.rows, "peers": bench_peers.rows, "growth": bench_growth.rows,
     "forward": bench_forward.rows, "profile": bench_profile.rows, "torch": bench_torch.rows,
-    "memory": bench_memory.rows, "large": bench_large.rows,
+    "memory": bench_memory.rows, "large": bench_large.rows, "long": bench_long.rows,
 }  # fmt: skip
 TITLES = {
     name: (sys.modules[part.__module__].__doc__ or "").strip().partition("\n\n")[0] for name, part in PARTS.items()

@@ -53,7 +53,7 @@ def rows(settings: Settings) -> Iterator[Row]:
             began = perf_counter()
             peak, digest = peak_of(Path(name), recipe)
             what, spent = f"{weights / 1e9:.1f} billion weights, 8 tokens, {recipe}", perf_counter() - began
-            yield Row("large", what, peak, "GB at most", "numpy", seconds=spent, goal=GOAL, note=digest[:23])
+            yield Row("large", what, peak, "GB at its peak", "numpy", seconds=spent, goal=GOAL, note=digest[:23])
 
 
 def peak_of(folder: Path, recipe: str) -> tuple[float, str]:

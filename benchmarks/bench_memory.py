@@ -17,7 +17,7 @@ def rows(settings: Settings) -> Iterator[Row]:
     """`simulate --storage bf16`, as a process of its own."""
     words = ("simulate", "--model", settings.model, "--storage", "bf16")
     peak = peak_gigabytes(words)
-    yield Row("memory", " ".join(words), peak, "GB at most", "numpy", goal=GOAL)
+    yield Row("memory", " ".join(words), peak, "GB at its peak", "numpy", goal=GOAL)
 
 
 def peak_gigabytes(words: Iterable[str]) -> float:
