@@ -22,6 +22,7 @@ from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import EXPONENT_MASK
 from softfloat_llm.numerics.steps import Kit, Narrow, Native, OnTile, Path, Steps, flushes, largest_sum, never_tiny
 from softfloat_llm.numerics.tiles import Piece, Products, is_native
+from softfloat_llm.numerics.underflow_rounding import reach
 
 F = TypeVar("F", bound=Callable[..., Any])
 Grid = tuple[float, float, float]
@@ -187,31 +188,45 @@ def _join(acc: Array, other: Array, grid: Grid) -> None:
 
 
 @compiled
-def _multiply_add(acc: Array, left: Array, right: Array) -> None:
-    """acc = acc + left[k] right[k], the product and the sum each rounded to the arrays' own type."""
-    rows, columns = acc.shape
-    for start in range(0, columns, _STRIP):
-        stop = min(start + _STRIP, columns)
-        for row in range(rows):
-            strip = acc[row, start:stop]
-            for k in range(len(left)):
-                x, values = left[k, row], right[k, start:stop]
-                for i in range(len(strip)):
-                    strip[i] = strip[i] + x * values[i]
+def _plain(acc: Any, x: Any, y: Any) -> Any:
+    """The product and the sum each rounded to the type of all three."""
+    return acc + x * y
 
 
 @compiled
-def _fused_multiply_add(acc: Array, left: Array, right: Array) -> None:
-    """acc = fma(left[k], right[k], acc), all float32."""
-    rows, columns = acc.shape
-    for start in range(0, columns, _STRIP):
-        stop = min(start + _STRIP, columns)
-        for row in range(rows):
-            strip = acc[row, start:stop]
-            for k in range(len(left)):
-                x, values = left[k, row], right[k, start:stop]
-                for i in range(len(strip)):
-                    strip[i] = _fma(x, values[i], strip[i])
+def _fused(acc: Any, x: Any, y: Any) -> Any:
+    return _fma(x, y, acc)
+
+
+def _multiplied_in(step: Callable[..., Any]) -> Callable[[Array, Array, Array], None]:
+    """A loop of acc = step(acc, left[k], right[k]) for each k. acc (M, n), left (K, M), right (K, n), of one type.
+
+    Four terms at a time, so that a sum is taken from memory and put back once for them.
+    """
+
+    @compiled
+    def loop(acc: Array, left: Array, right: Array) -> None:
+        rows, columns = acc.shape
+        terms = len(left)
+        for start in range(0, columns, _STRIP):
+            stop = min(start + _STRIP, columns)
+            for row in range(rows):
+                strip = acc[row, start:stop]
+                for k in range(terms % 4):
+                    x, values = left[k, row], right[k, start:stop]
+                    for i in range(len(strip)):
+                        strip[i] = step(strip[i], x, values[i])
+                for k in range(terms % 4, terms, 4):
+                    x0, x1, x2, x3 = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
+                    y0, y1 = right[k, start:stop], right[k + 1, start:stop]
+                    y2, y3 = right[k + 2, start:stop], right[k + 3, start:stop]
+                    for i in range(len(strip)):
+                        strip[i] = step(step(step(step(strip[i], x0, y0[i]), x1, y1[i]), x2, y2[i]), x3, y3[i])
+
+    return loop
+
+
+_multiply_add, _fused_multiply_add = _multiplied_in(_plain), _multiplied_in(_fused)
 
 
 class CompiledNative(Native):
@@ -287,6 +302,30 @@ def _by_underflow(acc: Array, last: Array, left: Array, right: Array, down: Arra
 
 
 @compiled
+def _run_through(
+    acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, ends: Array, start: float,
+    least: Array, largest: Array, per_largest: float,
+) -> int:  # fmt: skip
+    """`_by_underflow` of pieces of len(down) terms, while the least term of each is not below what acc makes its reach.
+
+    least, largest: of each piece, the smallest term that is not zero and the sum of the largest ones.
+    """
+    rows, columns = acc.shape
+    for piece in range(len(least)):
+        top = 0.0
+        for row in range(rows):
+            for i in range(columns):
+                top = max(top, abs(acc[row, i]))
+        first = piece * len(down)
+        if least[piece] < (top + largest[piece]) * per_largest:
+            return first
+        stop = min(first + len(down), len(left))
+        n = stop - first
+        _by_underflow(acc, last, left[first:stop], right[first:stop], down[:n], back[:n], (start, ends[n]))
+    return len(left)
+
+
+@compiled
 def _rounded_by_underflow(
     acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, of_products: Any, ends: Any
 ) -> None:
@@ -318,6 +357,34 @@ class CompiledNarrow(Narrow):
         self.depth = len(products.left) if self._quick is None else self._quick.count
         self.product = at.product
         self._chain = _CHAINS[at.product is not None, _nearest if self._is_never_doubtful else _once]
+        self._runs_through = self._quick is not None and at.product is None and self._is_never_doubtful
+
+    def enter(self, acc: Array, piece: Piece) -> None:
+        """As `Narrow.enter`, from one piece that needs another form to the next within one call."""
+        done = self._all_by_underflow(acc, piece) if self._runs_through else 0
+        if done < piece.length:
+            super().enter(acc, piece.cut(done, piece.length))
+        else:
+            self._sign_zeros(acc, piece)
+
+    def _all_by_underflow(self, acc: Array, piece: Piece) -> int:
+        """`_by_underflow` as long as the conditions hold; how many terms that were."""
+        assert self._quick is not None
+        count, ks = self._quick.count, piece.ks
+        if not self._is_quick[ks].all():
+            return 0
+        starts = np.arange(0, piece.length, count)
+        least = np.minimum.reduceat(self._least[ks], starts)
+        largest = np.add.reduceat(self.bounds.largest[ks], starts)
+        left = self.products.left[ks] * np.resize(self._quick.factors, piece.length)[:, None]
+        per_largest = reach(self.format, 2.0)  # of the largest sum
+        quick = self._quick
+        return int(
+            _run_through(
+                acc, self._sum, left, self.products.right[ks], quick.down, quick.back, quick.ends, quick.start, least,
+                largest, per_largest,
+            )
+        )  # fmt: skip
 
     def _by_underflow(self, acc: Array, piece: Piece) -> None:
         quick, n = self._quick, piece.length
@@ -335,6 +402,7 @@ class CompiledNarrow(Narrow):
         """The step that is right in any range."""
         left, right = self.products.left[piece.ks], self.products.right[piece.ks]
         self._chain(acc, left, right, _grid(self.product or self.format), _grid(self.format))
+        np.copyto(self._sum, acc)  # the signs of zeros are those of the last exact sums
 
     def _fast(self, acc: Array, piece: Piece) -> None:
         if self._quick is None:

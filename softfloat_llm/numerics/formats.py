@@ -116,7 +116,7 @@ class Format:
             and (other.has_zero or not self.has_zero)
         )
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype that carries values of this format: its own where there is one, else float32.
 

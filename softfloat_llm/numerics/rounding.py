@@ -267,10 +267,15 @@ def _on_grid(x: Float64Array, fmt: Format, mode: str | Stochastic, floor: float)
     """x rounded to `precision` bits; below `floor` (a power of two) to the grid of `floor`. No overflow, no specials.
 
     The scaling by the quantum is exact: it is a power of two, and the quotient stays below 2^precision. (An infinite x
-    gets the quantum of float64's last binade, and stays infinite.)
+    gets the quantum of float64's last binade, and stays infinite.) To nearest, ties to even: by a sum in whose binade
+    float64's last place is the quantum (see `tiles.Rounder`); what lies beyond 2^900 is beyond every format, rounded or
+    not.
     """
-    binade = (bits_of(x) & EXPONENT_MASK).view(np.float64)
-    quantum = np.clip(binade, floor, 2.0**1023) * fmt.eps
+    binade = np.maximum((bits_of(x) & EXPONENT_MASK).view(np.float64), floor)
+    if mode == "ties_to_even" and fmt.precision <= 50:
+        pull = np.minimum(binade, 2.0**900) * (1.5 * 2.0 ** (53 - fmt.precision))
+        return np.copysign((x + pull) - pull, x)
+    quantum = np.minimum(binade, 2.0**1023) * fmt.eps
     rounded: Float64Array = _to_integer(x / quantum, mode) * quantum
     return rounded
 

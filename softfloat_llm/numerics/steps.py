@@ -8,6 +8,7 @@ which is also the twin that the tests hold everything here against. Start readin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -51,11 +52,18 @@ class OnTile:
     keeps_zero_signs = True
 
     def __init__(self, products: Products, at: Precision, ok: OkMask) -> None:
-        self.products, self.depth = products, products.depth
-        self.twin: Plain = arithmetic_of(at.acc, at)
+        self.products, self.at, self.depth = products, at, products.depth
         self.ok = None if ok is None or ok.all() else ok
         self.shape = (products.left.shape[1], products.right.shape[1])
-        self._numbers = np.arange(products.left.shape[0])
+
+    @cached_property
+    def twin(self) -> Plain:
+        """The evident steps."""
+        return arithmetic_of(self.at.acc, self.at)
+
+    @cached_property
+    def _numbers(self) -> npt.NDArray[np.intp]:
+        return np.arange(len(self.products.left))
 
     def buffer(self) -> Array:
         """A new array for an accumulator of the tile."""
@@ -293,6 +301,9 @@ class Narrow(OnTile):
         right where the last term is not zero, as R(-0 + x) = R(+0 + x); else `keeps_zero_signs` says no more than that.
         """
         super().enter(acc, piece)
+        self._sign_zeros(acc, piece)
+
+    def _sign_zeros(self, acc: Array, piece: Piece) -> None:
         if self._loses_signs and piece.length and np.count_nonzero(acc) < acc.size:
             np.copysign(acc, self._sum, out=acc)
             if self._can_be_zero[self._numbers[piece.ks][-1]]:
