@@ -63,11 +63,11 @@ def test_prompts_share_passes_where_they_can(tiny, monkeypatch):
     )
     simulate_batch(PROMPTS, model=tiny, recipe="bf16", taps=())
     simulate_batch(PROMPTS, model=tiny, recipe=Recipe("bf16", at=RULE), taps=())
-    assert [len(ids) for ids in passes] == [4, 1, 1, 1, 1]
+    assert [[len(ids) for ids in prompts] for prompts in passes] == [[2, 3], [5, 8], [5], [2], [8], [3]]
     passes.clear()
     monkeypatch.setattr(batches, "ROWS_TOGETHER", 10)
-    simulate_batch(tokens=[[1] * 5, [2] * 5, [3] * 6, [4]], model=tiny, recipe="bf16", taps=())
-    assert passes == [[[4], [1] * 5], [[2] * 5], [[3] * 6]]
+    simulate_batch(tokens=[[1] * 5, [2] * 6, [3] * 4, [4]], model=tiny, recipe="bf16", taps=())
+    assert passes == [[[4]], [[3] * 4, [1] * 5], [[2] * 6]]
 
 
 @pytest.mark.parametrize(("words", "is_shared"), [
@@ -122,6 +122,16 @@ def test_saved_runs_lie_in_one_folder_and_are_those_that_save_writes(tiny, tmp_p
     simulate_batch(PROMPTS[:1], model=tiny, save=tmp_path / "runs", replace=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "runs"]
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["1"]
+
+
+def test_an_interruption_leaves_no_folder(tiny, tmp_path):
+    def stop(what, done, total):
+        if done == total - 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate_batch(tokens=[[1], [2] * 9], model=tiny, save=tmp_path / "runs", progress=stop)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_counts_the_layers_of_all_passes(tiny):
