@@ -15,6 +15,7 @@ from softfloat_llm.llama import attention
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.query_blocks import Queries
 from softfloat_llm.llama.taps import Taps
+from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array, Format
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
@@ -206,9 +207,9 @@ def _given_format(spec: SiteSpec) -> Format:
 def _first_nonfinite(stage: _Stage, rows: slice, queries: Queries | None) -> tuple[int, ...] | None:
     """Where in the stage a row of these first holds what is not finite; the keys that a query does not see apart."""
     values = stage.values[rows]
-    bad = ~np.isfinite(values)
-    if not bad.any():
+    if is_all_finite(values):
         return None
+    bad = ~np.isfinite(values)
     if stage.fill is not None:  # a last axis of keys
         bad &= ~attention.is_hidden(len(values), values.shape[-1], queries)
     if not bad.any():

@@ -19,6 +19,7 @@ _CODES_AT_ONCE = 1 << 14  # they stay in the first-level cache
 Codes = npt.NDArray[np.uint16]
 _MAGNITUDE = np.uint16(0x7FFF)
 _ABOVE_ALL = np.uint16(0xFFFF)
+_F16_INFINITY, _BF16_INFINITY = 0x7C00, 0x7F80
 
 
 class Extent(NamedTuple):
@@ -117,6 +118,14 @@ def _read_only_owner(block: Array) -> Any:
     if isinstance(owner, np.memmap):
         return owner if owner.mode == "r" else None
     return owner if owner.base is None and not owner.flags.writeable else None
+
+
+def is_all_finite(x: Array) -> bool:
+    """True where an array (...) holds neither an infinity nor a NaN."""
+    if x.dtype in (f16.dtype, bf16.dtype):
+        codes = x.view(np.uint16) & _MAGNITUDE
+        return bool(codes.max(initial=0) < (_F16_INFINITY if x.dtype == f16.dtype else _BF16_INFINITY))
+    return bool(np.isfinite(x).all())
 
 
 def extent_of(block: Array) -> Extent:

@@ -73,10 +73,13 @@ def matmul(
     job = _Job(a, b, at, init, out, path_of(at), kit_of(backend), Stored(b.parts))
     columns = list(_ranges(b.shape[1], _columns(job, workers)))
     if workers > 1 and len(columns) > 1:
-        list(_pool(workers).map(lambda part: _run_columns(job, part), columns))
+        mine, *theirs = (columns[first::workers] for first in range(min(workers, len(columns))))
+        futures = [_pool(workers - 1).submit(_run_parts, job, parts) for parts in theirs]
+        _run_parts(job, mine)
+        for future in futures:
+            future.result()
     else:
-        for part in columns:
-            _run_columns(job, part)
+        _run_parts(job, columns)
     return out
 
 
@@ -186,6 +189,11 @@ def _columns(job: _Job, workers: int) -> int:
 
 def _ranges(n: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, n)) for start in range(0, n, max(1, size)))
+
+
+def _run_parts(job: _Job, parts: Sequence[slice]) -> None:
+    for columns in parts:
+        _run_columns(job, columns)
 
 
 def _run_columns(job: _Job, columns: slice) -> None:

@@ -23,6 +23,8 @@ from softfloat_llm.numerics.stochastic import Part, Stochastic
 _WORD = np.dtype(np.uint32)
 _UPPER_HALF = np.uint32(0xFFFF_0000)
 _F16_IN_F32 = np.uint32(0x8FFF_E000).view(np.int32)  # sign, 5 exponent and 10 trailing bits
+_F16_INFINITY = np.uint32(0x0F80_0000)  # the exponent 31, in that place
+_SIGN = np.uint32(0x8000_0000)
 _F32_TOP = np.uint32(0x7F80_0000)  # the exponent of infinities and NaN
 _TURNED_AT_ONCE = 128  # rows: a strip whose words stay in the first-level cache (benchmarks/bench_matmul.py, widening)
 _WIDENED_AT_ONCE = 1 << 15  # elements of float16: a few passes over them stay in the cache
@@ -150,7 +152,9 @@ def _widened_pairs(rows: Array) -> Array:
     np.left_shift(turned, 16, out=wide[0::2])
     if rows.dtype == f16.dtype:
         wide[1::2] = turned
-        return _from_upper_f16(wide)
+        words = wide.view(np.int32)
+        np.right_shift(words, 3, out=words)
+        return _from_spread_f16(words)
     np.bitwise_and(turned, _UPPER_HALF, out=wide[1::2])
     return wide.view(np.float32)  # a bf16 is the upper half of the float32 of its value
 
@@ -166,30 +170,29 @@ def turned_pairs(rows: Array) -> Array:
 
 def _widened_f16(block: Array) -> Array:
     """A block of f16 (rows, columns), each row contiguous, as float32, a few rows at a time."""
-    codes, wide = block.view(np.uint16), np.empty(block.shape, _WORD)
+    codes, wide = block.view(np.int16), np.empty(block.shape, np.int32)
     at_once = max(1, _WIDENED_AT_ONCE // max(1, block.shape[1]))
     for start in range(0, len(codes), at_once):
         words = wide[start : start + at_once]
-        np.copyto(words, codes[start : start + at_once])
-        np.left_shift(words, 16, out=words)
-        _from_upper_f16(words)
+        np.copyto(words, codes[start : start + at_once])  # copies of the sign come in
+        np.left_shift(words, 13, out=words)
+        _from_spread_f16(words)
     return wide.view(np.float32)
 
 
-def _from_upper_f16(words: Array) -> Array:
-    """The float16 in the upper halves of words, as float32. Changes the words.
+def _from_spread_f16(words: npt.NDArray[np.int32]) -> Array:
+    """The float16 whose sign is in the upper bits of words, and the rest 13 places up, as float32. Changes the words.
 
-    Moved three places down, past the longer exponent field, the code means 2^-112 times the value (112 is the
-    difference of the biases), subnormals too: both formats count them from the smallest normal value. What comes out as
-    65536 or more was an infinity or NaN (exponent 31), and is given the exponent of those.
+    There, past the longer exponent field, the code means 2^-112 times the value (112 is the difference of the biases),
+    subnormals too: both formats count them from the smallest normal value. What has the exponent 31 was an infinity or
+    NaN, and is given the exponent of those.
     """
-    signed = words.view(np.int32)
-    np.right_shift(signed, 3, out=signed)  # copies of the sign come in
-    np.bitwise_and(signed, _F16_IN_F32, out=signed)
+    np.bitwise_and(words, _F16_IN_F32, out=words)
+    largest, of_negative = np.maximum.reduce(words, axis=None), np.maximum.reduce(words.view(_WORD), axis=None)
     wide = words.view(np.float32)
     np.multiply(wide, np.float32(2.0**112), out=wide)
-    if not (np.maximum.reduce(wide, axis=None) < 65536.0 and np.minimum.reduce(wide, axis=None) > -65536.0):
-        np.bitwise_or(words, np.where(np.abs(wide) >= 65536.0, _F32_TOP, np.uint32(0)), out=words)
+    if largest >= _F16_INFINITY or of_negative >= _F16_INFINITY | _SIGN:
+        np.bitwise_or(words, np.where(np.abs(wide) >= 65536.0, _F32_TOP.view(np.int32), np.int32(0)), out=words)
     return wide
 
 

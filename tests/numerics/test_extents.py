@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from softfloat_llm.numerics import extents
-from softfloat_llm.numerics.extents import Operands, Stored, extent_of, extremes, spread
+from softfloat_llm.numerics.extents import Operands, Stored, extent_of, extremes, is_all_finite, spread
 
 
 def looked_at(block):
@@ -95,3 +95,15 @@ def test_another_array_in_the_same_place_is_another_one():
         block.flags.writeable = False
         assert Stored((block,)).extent.largest[0] == value
         del block
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, ml_dtypes.float8_e5m2])
+def test_one_value_that_is_not_finite_is_found_among_the_largest_ones(dtype):
+    largest = np.full((3, 50), np.float64(ml_dtypes.finfo(dtype).max)).astype(dtype)
+    for values in (largest, -largest, largest[:0], np.asfortranarray(largest), largest[:, ::2]):
+        assert is_all_finite(values)
+    for bad in (np.inf, -np.inf, np.nan, -np.nan):
+        values = largest.copy()
+        values[2, 49] = bad
+        assert not is_all_finite(values)
+        assert not is_all_finite(values.T)
