@@ -20,7 +20,18 @@ from softfloat_llm.numerics.formats import Array, Float64Array, Format, bf16, f1
 from softfloat_llm.numerics.operands import has_even_columns, turned_pairs, widened
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import EXPONENT_MASK
-from softfloat_llm.numerics.steps import Kit, Narrow, Native, OnTile, Path, Steps, flushes, largest_sum, never_tiny
+from softfloat_llm.numerics.steps import (
+    Kit,
+    Narrow,
+    Native,
+    OnTile,
+    Path,
+    Steps,
+    flushes,
+    has_signed_zeros,
+    largest_sum,
+    never_tiny,
+)
 from softfloat_llm.numerics.tiles import Piece, Products, is_native
 from softfloat_llm.numerics.underflow_rounding import reach
 
@@ -352,8 +363,10 @@ def _rounded_by_underflow(
 class CompiledNarrow(Narrow):
     """acc = R(acc + term) for an IEEE-like format of at most 24 bits, in any range."""
 
-    def __init__(self, products: Products, at: Precision, bounds: Spread, largest_sum: float) -> None:
-        super().__init__(products, at, bounds, largest_sum)
+    def __init__(
+        self, products: Products, at: Precision, bounds: Spread, largest_sum: float, *, has_signed_zeros: bool
+    ) -> None:
+        super().__init__(products, at, bounds, largest_sum, has_signed_zeros=has_signed_zeros)
         self.depth = len(products.left) if self._quick is None else self._quick.count
         self.product = at.product
         self._chain = _CHAINS[at.product is not None, _nearest if self._is_never_doubtful else _once]
@@ -399,10 +412,11 @@ class CompiledNarrow(Narrow):
             _rounded_by_underflow(acc, self._sum, left, right, *constants, of_products, ends)
 
     def _one_by_one(self, acc: Array, piece: Piece) -> None:
-        """The step that is right in any range."""
+        """The step that is right in any range. A sum that is zero has its sign, which `enter` takes from `_sum`."""
         left, right = self.products.left[piece.ks], self.products.right[piece.ks]
         self._chain(acc, left, right, _grid(self.product or self.format), _grid(self.format))
-        np.copyto(self._sum, acc)  # the signs of zeros are those of the last exact sums
+        if self._loses_signs:
+            np.copyto(self._sum, acc)
 
     def _fast(self, acc: Array, piece: Piece) -> None:
         if self._quick is None:
@@ -424,7 +438,8 @@ def _steps(products: Products, at: Precision, path: Path, start: Float64Array | 
     """The compiled steps of a path. Sums that may have to be flushed are left to the evident form, as in `kernels`."""
     if path == "narrow":
         bounds, program = products.spread, at.order.tree(len(products.left)).program()
-        return CompiledNarrow(products, at, bounds, largest_sum(at, bounds, program, start))
+        largest, is_signed = largest_sum(at, bounds, program, start), has_signed_zeros(at, start)
+        return CompiledNarrow(products, at, bounds, largest, has_signed_zeros=is_signed)
     if flushes(at) and (start is not None or not never_tiny(at, products.spread)):
         return None
     is_float32_fma = at.product is None and at.acc.format is f32

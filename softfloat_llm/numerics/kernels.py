@@ -34,6 +34,7 @@ from softfloat_llm.numerics.steps import (
     all_exact_in_float32,
     exact_in_float32,
     flushes,
+    has_signed_zeros,
     largest_sum,
     never_tiny,
     wide_enough,
@@ -258,7 +259,8 @@ def _numpy_steps(products: Products, at: Precision, path: Path, start: Float64Ar
         case "fused":
             return Fused(products, at, wide_enough(at, bounds))
     program = at.order.tree(len(products.left)).program()
-    return Narrow(products, at, bounds, largest_sum(at, bounds, program, start))
+    largest, is_signed = largest_sum(at, bounds, program, start), has_signed_zeros(at, start)
+    return Narrow(products, at, bounds, largest, has_signed_zeros=is_signed)
 
 
 NUMPY = Kit(_numpy_steps, widened)

@@ -257,7 +257,9 @@ class Narrow(OnTile):
       the subnormals of acc both summands are multiples of 2^(e - 52), so that t is exact. Otherwise, `is_doubtful`.
     """
 
-    def __init__(self, products: Products, at: Precision, bounds: Spread, largest_sum: float) -> None:
+    def __init__(
+        self, products: Products, at: Precision, bounds: Spread, largest_sum: float, *, has_signed_zeros: bool
+    ) -> None:
         super().__init__(products, at, None)
         assert at.acc.format is not None
         self.format, self.bounds, self.is_bounded = at.acc.format, bounds, largest_sum <= at.acc.format.max
@@ -265,11 +267,12 @@ class Narrow(OnTile):
         self._midpoints = _Midpoints(self.format.precision, self.shape)
         self._lowest_bits = bounds.lowest_bits(term_bits(at) + 1)  # + 1: a rounded product may be a little smaller
         self._is_never_doubtful = is_never_doubtful(at)
+        self._can_be_trifle = self._is_never_doubtful and not _is_short_range(self.format)
         self._largest_sum, self._are_bounded = largest_sum, np.ones_like(bounds.has_zero)  # the terms of each k
         if at.product is not None:
             self._are_bounded = bounds.largest * 2.0 <= at.product.max
         self._quick = steps_of(at) if self.is_bounded else None
-        self._loses_signs = self._quick is not None and _has_signed_zeros(at)
+        self._loses_signs = self._quick is not None and has_signed_zeros
         if self._quick is not None:
             self.depth = min(self.depth, self._quick.count)
             self._room = self.buffer()
@@ -314,11 +317,11 @@ class Narrow(OnTile):
             self._one_by_one(acc, piece)
             return
         is_quick = self._quick_terms(acc, piece)
-        if is_quick.all():
-            self._by_underflow(acc, piece)
-            return
-        for part, is_quick_part in piece.runs(is_quick):
-            (self._by_underflow if is_quick_part else self._one_by_one)(acc, part)
+        for part, can_be_quick in piece.runs(is_quick):
+            if can_be_quick and not (self._can_be_trifle and self._has_trifles(acc, part)):
+                self._by_underflow(acc, part)
+            else:
+                self._one_by_one(acc, part)
 
     def _quick_terms(self, acc: Array, piece: Piece) -> npt.NDArray[np.bool_]:
         """Which terms of the piece can be added by underflow, where acc is the sum before them."""
@@ -327,9 +330,21 @@ class Narrow(OnTile):
         is_quick, least = self._is_quick[piece.ks], self._least[piece.ks]
         if (least >= reach(self.format, self._largest_sum)).all():
             return is_quick
-        largest = max(acc.max(), -acc.min()) + np.add.reduce(self.bounds.largest[piece.ks])
-        is_far: npt.NDArray[np.bool_] = least >= reach(self.format, 2.0 * largest)
+        is_far: npt.NDArray[np.bool_] = least >= self._reach(max(acc.max(), -acc.min()), piece)
         return is_quick & is_far
+
+    def _has_trifles(self, acc: Array, piece: Piece) -> bool:
+        """True where a sum before the piece may be the trifle that brings sum + term too close to a power of two.
+
+        Asked only where `is_doubtful` is not, which sees to it too. Where no sum and no term of at most p bits lies
+        below `reach`, all are multiples of 2^-50 times the largest sum, so that no sum of any two has more bits.
+        """
+        magnitude = np.abs(acc, out=self._sum)
+        return not _smallest_of(magnitude) >= self._reach(magnitude.max(), piece)
+
+    def _reach(self, largest_acc: float, piece: Piece) -> float:
+        """`reach` of the sums of a piece that begins with sums of this size."""
+        return reach(self.format, 2.0 * (largest_acc + np.add.reduce(self.bounds.largest[piece.ks])))
 
     def _by_underflow(self, acc: Array, piece: Piece) -> None:
         assert self._quick is not None
@@ -354,10 +369,7 @@ class Narrow(OnTile):
         it. The sum is at most 4 times the largest product (a rounded one is up to twice the exact one), hence exact if
         that stays below 2^53 G.
         """
-        magnitude = np.abs(acc, out=self._sum)
-        smallest = magnitude.min()
-        if smallest == 0:
-            smallest = np.minimum.reduce(magnitude, axis=None, where=magnitude > 0, initial=np.inf)
+        smallest = _smallest_of(np.abs(acc, out=self._sum))
         acc_bit = max(smallest * 2.0**-self.format.precision, self.format.smallest_subnormal)
         grid = min(acc_bit, self._lowest_bits[piece.ks].min())
         return not self.bounds.largest[piece.ks].max() * 4.0 <= 2.0**53 * grid
@@ -376,17 +388,31 @@ def is_never_doubtful(at: Precision) -> bool:
     fmt = at.acc.format
     assert fmt is not None
     is_on_grid = at.product is not None and at.product.precision <= fmt.precision
-    return is_on_grid or 2.0**53 * fmt.smallest_subnormal >= 4.0 * fmt.max
+    return is_on_grid or _is_short_range(fmt)
 
 
-def _has_signed_zeros(at: Precision) -> bool:
-    """False where a chain that starts at +0 can never become -0, whatever the terms.
+def _is_short_range(fmt: Format) -> bool:
+    """True where every sum in the range is a multiple of 2^-51 times it: up to 5 exponent bits."""
+    return 2.0**53 * fmt.smallest_subnormal >= 4.0 * fmt.max
+
+
+def _smallest_of(magnitudes: Float64Array) -> float:
+    """The smallest magnitude that is not zero; inf where there is none."""
+    smallest: float = magnitudes.min()
+    if smallest == 0:
+        smallest = np.minimum.reduce(magnitudes, axis=None, where=magnitudes > 0, initial=np.inf)
+    return smallest
+
+
+def has_signed_zeros(at: Precision, start: Float64Array | None) -> bool:
+    """False where a chain can never become -0, whatever the terms.
 
     Rounded products are multiples of the product format's smallest value. If that is one of the accumulator's grid, no
-    sum rounds to zero that is not zero, and from +0 on a sum of zeros is +0.
+    sum rounds to zero that is not zero, and from +0 on a sum of zeros is +0; but `start` may have a -0.
     """
     assert at.acc.format is not None
-    return at.product is None or at.product.smallest_subnormal < at.acc.format.smallest_subnormal
+    is_off_grid = at.product is None or at.product.smallest_subnormal < at.acc.format.smallest_subnormal
+    return is_off_grid or (start is not None and bool(np.signbit(start[start == 0]).any()))
 
 
 def largest_sum(at: Precision, bounds: Spread, program: Sequence[Instruction], start: Float64Array | None) -> float:

@@ -81,12 +81,12 @@ def test_products_are_rounded_by_every_pair_of_constants():
     assert (found / scales[:, None, None] == round_wide(products, fmt)).all()
 
 
-def sums(a, b, at):
+def sums(a, b, at, start=None):
     """The evident form."""
     left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
     program = at.order.tree(left.shape[1]).program()
     terms = rounded_product(left.T[:, :, None], right[:, None, :], at)
-    return follow(program, terms.__getitem__, arithmetic_of(at.acc, at), (left.shape[0], right.shape[1]), None)
+    return follow(program, terms.__getitem__, arithmetic_of(at.acc, at), (left.shape[0], right.shape[1]), start)
 
 
 @pytest.mark.parametrize("backend", kernels.BACKENDS)
@@ -127,3 +127,43 @@ def test_long_chains_whose_conditions_hold_for_some_terms_only(backend, text):
 def test_formats_that_float64_has_no_room_for_have_no_steps():
     assert steps_of(precision_of("storage=tf32,acc=e8m20")) is None  # too many bits
     assert constants_of(format_of("f64")) is None  # too far
+
+
+def bits(x):
+    return np.asarray(x, np.float64).view(np.uint64)
+
+
+@pytest.mark.parametrize("backend", kernels.BACKENDS)
+def test_a_sum_that_is_a_trifle_beside_the_next_term_takes_another_way(backend):
+    """-1 + 3 * 2^-53 has 53 bits and lies just below a power of two, and the trifle is what the sum was before."""
+    if backend == "numba":
+        pytest.importorskip("numba")
+    at = precision_of("storage=bf16,acc=bf16,product=bf16")
+    trifles = np.arange(1.0, 256.0) * 2.0 ** -np.arange(46.0, 61.0)[:, None]
+    one, ones = np.full((len(trifles), 1), -1.0), np.ones((1, trifles.shape[1]))
+    assert (kernels.matmul(one, ones, at, init=trifles, backend=backend) == sums(one, ones, at, trifles)).all()
+    row = trifles.reshape(1, -1)  # the trifle as the term before
+    a, b = np.array([[1.0, -1.0, -1.0]]), np.stack([row[0], 0 * row[0] + 1, 0 * row[0] + 1])
+    assert (kernels.matmul(a, b, at, backend=backend) == sums(a, b, at)).all()
+
+
+@pytest.mark.parametrize("backend", kernels.BACKENDS)
+def test_a_sum_that_starts_at_minus_zero_stays_so_while_zeros_enter(backend):
+    """With products on the accumulator's grid, no other sum can become -0."""
+    if backend == "numba":
+        pytest.importorskip("numba")
+    at, start = precision_of("storage=f16,acc=f16,product=f16"), np.array([[-0.0, 0.0, -0.0, 1.0]])
+    a, b = np.array([[-0.0, 0.0]]), np.array([[2.0, 2.0, 2.0, 2.0], [-2.0, -2.0, 2.0, -2.0]])
+    assert (bits(kernels.matmul(a, b, at, init=start, backend=backend)) == bits(sums(a, b, at, start))).all()
+
+
+@pytest.mark.parametrize("text", ["tf32,acc=tf32", "f16,acc=f16,product=bf16", "e4m3,acc=e4m3,product=f32"])
+def test_compiled_steps_that_go_one_by_one_say_which_signs_the_sums_have(text):
+    """A row of zeros makes `enter` give zeros their signs, from what every way of adding must have left there."""
+    pytest.importorskip("numba")
+    at, rng = precision_of(f"storage={text}"), np.random.default_rng(4)
+    for scale in (1.0, at.acc.format.max / 300):  # the second may be beyond the range
+        a = round_wide(rng.standard_normal((3, 30)) * 8 * rng.choice([1.0, 2.0**-6], 30), at.storage)
+        b = round_wide(rng.standard_normal((30, 17)) * rng.choice([scale, 2.0**-50], (30, 1)), at.storage)
+        a[1] = 0.0
+        assert (bits(kernels.matmul(a, b, at, backend="numba")) == bits(sums(a, b, at))).all()
