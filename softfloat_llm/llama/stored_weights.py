@@ -13,6 +13,7 @@ import numpy as np
 from softfloat_llm.errors import RecipeError
 from softfloat_llm.llama.taps import as_scaled, stored
 from softfloat_llm.llama.weights import Weights
+from softfloat_llm.numerics.extents import unchanging
 from softfloat_llm.numerics.formats import Array, format_of
 from softfloat_llm.numerics.mapped import give_back
 from softfloat_llm.numerics.scaled import Counts
@@ -90,8 +91,7 @@ class StoredWeights:
         """The weight, turned and kept where there is room."""
         if self._bytes + weight.nbytes > _KEPT:
             return weight
-        turned = _turned(weight)
-        turned.flags.writeable = False
+        turned = unchanging(_turned(weight))
         self._kept[key] = turned
         self._bytes += turned.nbytes
         return turned

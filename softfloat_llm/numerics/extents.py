@@ -1,5 +1,7 @@
 """How small and how large operands are, for each k: what the conditions of the fast forms are asked of.
 
+Those of weights are remembered, where the weights cannot change: see `unchanging`.
+
 Start reading at `spread`.
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -97,8 +99,8 @@ _MOST_KEPT = 1 << 12
 
 
 def _remembered(block: Array) -> Extent:
-    """`extent_of`, kept where the block lies in memory that nobody may write to (weights, which come again)."""
-    owner = _read_only_owner(block)
+    """`extent_of`, kept where the block lies in memory that nobody can write to (weights, which come again)."""
+    owner = _unchanging_owner(block)
     if owner is None:
         return extent_of(block)
     key = (block.ctypes.data, block.shape, block.strides, block.dtype)
@@ -110,14 +112,23 @@ def _remembered(block: Array) -> Extent:
     return kept[1]
 
 
-def _read_only_owner(block: Array) -> Any:
-    """The array that a view is of, where that is a map for reading or not writeable; else None."""
+def unchanging(array: Array) -> Array:
+    """A copy in a `bytes` object, laid out in the same order: unlike a flag, that cannot be taken back."""
+    order: Literal["C", "F"] = "F" if array.flags.f_contiguous else "C"
+    return np.frombuffer(array.tobytes(order), array.dtype).reshape(array.shape, order=order)
+
+
+def _unchanging_owner(block: Array) -> Any:
+    """The array that a view is of, where that is a file mapped for reading or lies in `bytes`; else None.
+
+    One that is only flagged as read-only may be flagged as writeable again, or have a view that always was.
+    """
     owner: Any = block
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     if isinstance(owner, np.memmap):
         return owner if owner.mode == "r" else None
-    return owner if owner.base is None and not owner.flags.writeable else None
+    return owner if isinstance(owner.base, bytes) else None
 
 
 def is_all_finite(x: Array) -> bool:

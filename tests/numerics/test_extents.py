@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from softfloat_llm.numerics import extents
-from softfloat_llm.numerics.extents import Operands, Stored, extent_of, extremes, is_all_finite, spread
+from softfloat_llm.numerics.extents import (
+    Operands,
+    Stored,
+    extent_of,
+    extremes,
+    is_all_finite,
+    spread,
+    unchanging,
+)
 
 
 def looked_at(block):
@@ -65,7 +73,7 @@ def test_blocks_side_by_side_have_the_extent_of_the_whole():
         assert np.array_equal(found, expected)
 
 
-def test_only_what_nobody_may_write_to_is_remembered(tmp_path, monkeypatch):
+def test_only_what_nobody_can_write_to_is_remembered(tmp_path, monkeypatch):
     looks = []
     monkeypatch.setattr(extents, "extent_of", lambda block: looks.append(block.shape) or extent_of(block))
     writeable = np.ones((3, 4), np.float16)
@@ -80,19 +88,36 @@ def test_only_what_nobody_may_write_to_is_remembered(tmp_path, monkeypatch):
     assert len(looks) == 5
     (tmp_path / "weights").write_bytes(writeable.tobytes())
     mapped = np.memmap(tmp_path / "weights", np.float16, "r", shape=(3, 4))
-    frozen = np.ones((3, 4), np.float16)
-    frozen.flags.writeable = False
-    for block in (mapped, frozen):
+    for block in (mapped, unchanging(writeable), unchanging(np.asfortranarray(writeable))):
         before = len(looks)
         for _ in range(3):
             _ = Stored((block.T,)).extent
         assert len(looks) == before + 1
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_unchanging_array_has_the_same_values_in_the_same_order_and_cannot_be_written_to(order):
+    array = np.arange(6, dtype=ml_dtypes.bfloat16).reshape(2, 3, order=order)
+    kept = unchanging(array)
+    assert (kept == array).all()
+    assert (kept.dtype, kept.strides) == (array.dtype, array.strides)
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        kept.flags.writeable = True
+
+
+def test_an_array_that_was_read_only_for_a_while_has_the_extent_of_what_it_holds_now():
+    block = np.ones((2, 4), np.float16)
+    view = block[:]
+    for value in (1.0, 2.0, 3.0):
+        view[...] = value  # a view that was there before the flag may always be written to
+        block.flags.writeable = False
+        assert Stored((block,)).extent.largest[0] == value
+        block.flags.writeable = True
+
+
 def test_another_array_in_the_same_place_is_another_one():
     for value in (1.0, 3.0, 5.0):
-        block = np.full((50, 1000), value, np.float16)
-        block.flags.writeable = False
+        block = unchanging(np.full((50, 1000), value, np.float16))
         assert Stored((block,)).extent.largest[0] == value
         del block
 
