@@ -101,10 +101,10 @@ class OnTile:
     def _fast(self, acc: Array, piece: Piece) -> None:
         raise NotImplementedError
 
-    def _redo(self, acc: Float64Array, term: Float64Array, is_doubtful: Array) -> tuple[Array, Array]:
-        """Where the fast step is in doubt, and the evident step's results there."""
-        where = np.flatnonzero(is_doubtful)
-        return where, self.twin.enter(acc.reshape(-1)[where], term.reshape(-1)[where])
+    def _redone(self, acc: Array, term: Array, where: npt.NDArray[np.intp]) -> Array:
+        """The evident step's results at some places."""
+        redone: Array = self.twin.enter(acc.reshape(-1)[where], term.reshape(-1)[where])
+        return redone
 
 
 class Native(OnTile):
@@ -195,9 +195,9 @@ class Fused(OnTile):
         s = self._sum
         for term in self.products.of(piece):
             np.add(acc, term, out=s)
-            where = self._inexact_midpoints(acc, term) if self._midpoints.are_in(s) else ()
+            where = self._inexact_midpoints(acc, term) if self._midpoints.are_in(s) else self._numbers[:0]
             if len(where):
-                redone = self.twin.enter(acc.reshape(-1)[where], term.reshape(-1)[where])
+                redone = self._redone(acc, term, where)
                 self._cast(acc)
                 acc.reshape(-1)[where] = redone
             else:
@@ -334,16 +334,22 @@ class Narrow(OnTile):
         return is_quick & is_far
 
     def _has_trifles(self, acc: Array, piece: Piece) -> bool:
-        """True where a sum before the piece may be the trifle that brings sum + term too close to a power of two.
+        """True where a sum before a term may be the trifle that brings sum + term too close below a power of two.
 
-        Asked only where `is_doubtful` is not, which sees to it too. Where no sum and no term of at most p bits lies
-        below `reach`, all are multiples of 2^-50 times the largest sum, so that no sum of any two has more bits.
+        Asked only where `is_doubtful` is not, which sees to it too; so a term has at most p bits. Let no sum before
+        the piece, and no term, be below reach(L) = 2^(p - 52) L, with L as in `_reach`. Then all are multiples of a
+        power of two that is more than 2^-52 L, and what they add up and are rounded to is too. Beside a trifle, the
+        power of two is the term itself, at most L: the sum below it has at most 52 bits.
         """
         magnitude = np.abs(acc, out=self._sum)
         return not _smallest_of(magnitude) >= self._reach(magnitude.max(), piece)
 
     def _reach(self, largest_acc: float, piece: Piece) -> float:
-        """`reach` of the sums of a piece that begins with sums of this size."""
+        """`reach` of the sums of a piece that begins with sums of this size: they stay below 2 L, L twice all together.
+
+        R(acc + term) is no further from acc + term than acc is, so a step moves acc by at most twice the term; and
+        rounding at most doubles a product.
+        """
         return reach(self.format, 2.0 * (largest_acc + np.add.reduce(self.bounds.largest[piece.ks])))
 
     def _by_underflow(self, acc: Array, piece: Piece) -> None:
@@ -356,7 +362,8 @@ class Narrow(OnTile):
         for term in self.products.of(piece, is_bounded=bool(self._are_bounded[piece.ks].all())):
             np.add(acc, term, out=self._sum)
             if not self._is_never_doubtful and self._midpoints.are_in(self._sum):
-                where, redone = self._redo(acc, term, self._midpoints.flags)
+                where = np.flatnonzero(self._midpoints.flags)
+                redone = self._redone(acc, term, where)
                 self._rounder.round(self._sum, acc, is_bounded=self.is_bounded)
                 acc.reshape(-1)[where] = redone
             else:
@@ -392,7 +399,7 @@ def is_never_doubtful(at: Precision) -> bool:
 
 
 def _is_short_range(fmt: Format) -> bool:
-    """True where every sum in the range is a multiple of 2^-51 times it: up to 5 exponent bits."""
+    """True where every value is a multiple of 2^-51 times the largest: up to 5 exponent bits."""
     return 2.0**53 * fmt.smallest_subnormal >= 4.0 * fmt.max
 
 

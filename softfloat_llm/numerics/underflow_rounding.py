@@ -22,21 +22,25 @@ _FEWEST = 8  # steps in a row that are worth it: scaling the sum takes two passe
 
 
 class Constants(NamedTuple):
-    """What rounding to a format takes: of a t that is given as D = 2^s t, it makes 2^(s - shift) R(t).
+    """What rounding to p bits takes: of a t that is given as D = 2^s t, it makes 2^(s - shift) R(t).
 
-    d = 2^shift t is an even multiple of R(t)'s last place wherever t lies in the middle of two values, so that
-    d + t, rounded to float64, is d + R(t), ties to even:
+    With d = 2^shift t,
 
-        c = D (2^-shift + 1) 2^(low - s)        one rounding; float64's last bit is that of R(t), times 2^(low - shift)
+        c = D (2^-shift + 1) 2^(low - s)        one rounding: d + t, times 2^(low - shift)
         C = c 2^(s - low)                       exact
         C - D = 2^(s - shift) R(t)              exact
 
-    low puts the format's smallest subnormal on 2^-1074. **Right** where
+    For |t| in [2^e, 2^(e + 1)), float64's last place at d + t is 2^(e + 1 - p), as the format's is at t; low puts the
+    format's smallest subnormal on 2^-1074, so that neither has a place below it. d is a multiple of that place, hence
+    d + t rounds to d + R(t); and an even multiple where t is the middle of two values, hence ties go to even alike.
+    **Right** where
 
+    * p is at most 26;
     * t is a multiple of 2^-shift smallest subnormals (so that d is one of the last place everywhere);
     * |t| is not beyond the format's range;
     * t has at most 52 bits or does not lie within 2^(m - shift) below a power of two 2^m: there d + t crosses into the
-      next binade, where only an even multiple of the last place below is one of the last place above.
+      next binade, where the last place is twice as large. R(t) is 2^m there, as that is less than half a place of the
+      format away, and d is a multiple of the larger place where t has at most 52 bits.
 
     A zero that comes out is +0. On CPUs on which subnormal numbers are slow, c is one only where R(t) is.
     Source: the sum that cuts a number in two is Veltkamp's (Dekker, A floating-point technique for extending the
@@ -130,8 +134,12 @@ def _format(at: Precision) -> Format:
 def steps_of(at: Precision) -> Steps | None:
     """The steps of a precision, or None where its formats do not allow them.
 
-    With w bits in a term, only a lone trifle |term| <= 2^(m - shift) can bring acc + term so close below 2^m that it
-    matters, if w + 2p <= 52: a larger term that cancels down to that has not so many bits. `reach` is about the rest.
+    With w bits in a term and w + 2p <= 52, the last condition of `Constants` hangs on lone trifles. Let t = acc + term
+    lie within 2^(m - shift) below 2^m and have 53 bits, so that one of the two has a bit at 2^(m - 53) or below.
+
+    * If it is the term, that is less than 2^(m - 53 + w) <= 2^(m - 1 - 2p), and acc so close to 2^m that, on the
+      format's grid, it is 2^m itself: |term| <= 2^(m - shift). `reach` is about those.
+    * If it is acc, that is less than 2^(m - 53 + p) = 2^(m - shift): `steps.Narrow` sees to it.
     """
     fmt = _format(at)
     acc, product = constants_of(fmt), None if at.product is None else constants_of(at.product)
@@ -146,7 +154,7 @@ def steps_of(at: Precision) -> Steps | None:
 
 
 def reach(fmt: Format, largest_sum: float) -> float:
-    """A nonzero term below this may come too close to a power of two under sums of this size: see `Constants`."""
+    """A nonzero number below this may be the trifle beside a power of two, of sums up to twice this: see `steps_of`."""
     return largest_sum * 2.0 ** (1 - (53 - fmt.precision))
 
 
