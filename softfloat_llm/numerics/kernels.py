@@ -19,6 +19,7 @@ from softfloat_llm.numerics import exact_products
 from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
 from softfloat_llm.numerics.extents import Operands, Stored, extremes
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
+from softfloat_llm.numerics.masked_steps import Masked, can_mask
 from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.precision import EXACT, PerStage, Precision
@@ -140,17 +141,19 @@ def _to_odd_output(at: Precision) -> PerStage:
 def path_of(at: Precision) -> Path:
     """The fastest form that can serve a precision; a tile whose values do not allow it takes the evident one."""
     fmt = at.acc.format
-    is_nearest = at.rounding.acc == "ties_to_even" and at.overflow.acc == "ieee" and at.acc.method == "plain"
-    if fmt is None or not is_nearest or at.order.adder is not None or not _is_fast_product(at):
+    if fmt is None or at.acc.method != "plain" or at.order.adder is not None or not _is_fast_product(at):
         return "evident"
-    if fmt is f32:
+    is_usual = at.rounding.acc == "ties_to_even" and at.overflow.acc == "ieee"
+    if is_usual and fmt is f32:
         is_exact_in_float32 = at.product is not None or term_bits(at) <= f32.precision
         return "native" if is_exact_in_float32 else "evident" if flushes(at) else "fused"
     if flushes(at):
         return "evident"
-    if fmt is f64:
+    if is_usual and fmt is f64:
         return "native"
-    return "narrow" if can_round(fmt) and term_bits(at) + fmt.precision <= 52 else "evident"
+    if is_usual and can_round(fmt) and term_bits(at) + fmt.precision <= 52:
+        return "narrow"
+    return "masked" if fmt is not f64 and can_mask(at) else "evident"
 
 
 def _is_fast_product(at: Precision) -> bool:
@@ -221,12 +224,19 @@ def _run_tile(left: Operands, right: Operands, job: _Job, start: Float64Array | 
     dtype = _term_dtype(at, path)
     depth = max(1, min(k, 256, _BLOCK // max(1, shape[0] * shape[1] * dtype.itemsize)))
     products = Products(left, right, at, depth, dtype)
-    steps = None if path == "evident" else job.kit.steps(products, at, path, start)
+    steps = None if path == "evident" else _steps(products, job, start)
     if steps is None:
         terms = terms_of(left.wide[:, :, None], right.wide[:, None, :], at) if at.order.adder else products.wide
         return follow(at.order.tree(k).program(), terms, arithmetic_of(at.acc, at), shape, start)
     out = run(plan(at.order, k), steps, start)
     return out if steps.keeps_zero_signs else _with_zero_signs(out, products, start)
+
+
+def _steps(products: Products, job: _Job, start: Float64Array | None) -> Steps | None:
+    """The steps of a fast path on this tile, or None where the tile's values allow none."""
+    if job.path != "masked":
+        return job.kit.steps(products, job.at, job.path, start)
+    return Masked(products, job.at, products.spread)
 
 
 def _with_zero_signs(out: Array, products: Products, start: Float64Array | None) -> Array:
