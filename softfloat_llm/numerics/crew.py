@@ -17,6 +17,7 @@ import weakref
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any, Self
 
 import numpy as np
@@ -51,6 +52,7 @@ class Crew:
         self._mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # a kept array's place is its own
         self._files: list[str] = []
         self._bytes = 0  # laid out
+        self._turn = Lock()  # of one thread: an answer has no name on it
         weakref.finalize(self, _end, self._others, self._files)  # where nobody closes it
 
     def matmul(self, a: Array, b: Array | SideBySide, at: Precision, *, init: Float64Array | None = None) -> Array:
@@ -61,6 +63,10 @@ class Crew:
             return kernels.matmul(a, b, at, init=init, backend=self.backend)
         if self.backend != "numpy" or kernels.path_of(at) == "native":
             return kernels.matmul(a, b, at, init=init, workers=self.workers, backend=self.backend)
+        with self._turn:
+            return self._by_processes(a, b, at, init)
+
+    def _by_processes(self, a: Array, b: SideBySide, at: Precision, init: Float64Array | None) -> Array:
         bounds = np.linspace(0, b.shape[1], self.workers + 1).astype(int).tolist()
         mine, *others = (slice(start, stop) for start, stop in pairwise(bounds))
         weights = [self._map(part) for part in b.parts]

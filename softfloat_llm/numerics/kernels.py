@@ -7,6 +7,7 @@ depends on the tiling or the workers: each element has its own accumulator.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -76,7 +77,7 @@ def matmul(
     columns = list(_ranges(b.shape[1], _columns(job, workers)))
     if workers > 1 and len(columns) > 1:
         mine, *theirs = (columns[first::workers] for first in range(min(workers, len(columns))))
-        futures = [_pool(workers - 1).submit(_run_parts, job, parts) for parts in theirs]
+        futures = [_pool(workers - 1, os.getpid()).submit(_run_parts, job, parts) for parts in theirs]
         _run_parts(job, mine)
         for future in futures:
             future.result()
@@ -97,7 +98,8 @@ class _Job(NamedTuple):
 
 
 @lru_cache(maxsize=4)
-def _pool(workers: int) -> ThreadPoolExecutor:
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    """The threads of a process: a forked one has none of its parent's."""
     return ThreadPoolExecutor(workers, thread_name_prefix="softfloat-matmul")
 
 

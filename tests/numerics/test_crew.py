@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -58,6 +59,16 @@ def test_what_is_laid_out_for_others_is_removed_and_they_end():
     crew.close()
     assert not os.path.exists(path)
     assert other._process.returncode == 0
+
+
+def test_threads_take_turns_so_that_each_has_its_own_answer(three):
+    at = precision_of("storage=f16,acc=f16")
+    a, b = operands("f16")
+    bs = [b[:, : 40 + 10 * i] for i in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda part: three.matmul(a, part, at), bs * 3))
+    for part, result in zip(bs * 3, found, strict=True):
+        assert result.tobytes() == kernels.matmul(a, part, at).tobytes()
 
 
 def test_an_error_there_is_an_error_here_and_the_crew_goes_on(three):

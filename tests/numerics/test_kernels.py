@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import tracemalloc
 import zlib
 from typing import Any
@@ -376,6 +378,19 @@ def test_workers_and_tiles_do_not_change_a_bit(text: str) -> None:
         assert kernels.matmul(a, b, at, workers=workers).tobytes() == whole.tobytes()
     parts = [[kernels.matmul(rows, b[:, n : n + 77], at) for n in range(0, 2100, 77)] for rows in (a[:1], a[1:])]
     assert np.block(parts).tobytes() == whole.tobytes()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    at = at_of("f16,acc=f32")
+    a, b = everyday(rng_of("fork"), (4, 8), at.storage), everyday(rng_of("fork"), (8, 400), at.storage)
+    whole = kernels.matmul(a, b, at, workers=2)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # ends it where it waits for a thread that is not there
+        os._exit(kernels.matmul(a, b, at, workers=2).tobytes() != whole.tobytes())
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("text", EVERY_PATH)
