@@ -20,9 +20,10 @@ from softfloat_llm.numerics import exact_products
 from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
 from softfloat_llm.numerics.extents import Operands, Stored, extremes
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
-from softfloat_llm.numerics.masked_steps import Masked, can_mask
+from softfloat_llm.numerics.masked_steps import Masked
 from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
+from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import EXACT, PerStage, Precision
 from softfloat_llm.numerics.rounding import carry, round_wide
 from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
@@ -42,7 +43,7 @@ from softfloat_llm.numerics.steps import (
     wide_enough,
 )
 from softfloat_llm.numerics.stochastic import Part
-from softfloat_llm.numerics.tiles import Piece, Products, can_round, term_bits
+from softfloat_llm.numerics.tiles import Piece, Products
 
 _TILE = 8192  # accumulators: a ufunc call of 0.4 us is then a quarter of a pass (benchmarks/bench_matmul.py)
 _ROWS = 16  # of a in a tile, so that widening b costs little
@@ -134,38 +135,6 @@ def _stochastic_tile(left: Array, right: Array, at: Precision, part: Part, start
 
 def _to_odd_output(at: Precision) -> PerStage:
     return at.rounding._replace(output="to_odd")
-
-
-# --- which form ------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=512)
-def path_of(at: Precision) -> Path:
-    """The fastest form that can serve a precision; a tile whose values do not allow it takes the evident one."""
-    fmt = at.acc.format
-    if fmt is None or at.acc.method != "plain" or at.order.adder is not None or not _is_fast_product(at):
-        return "evident"
-    is_usual = at.rounding.acc == "ties_to_even" and at.overflow.acc == "ieee"
-    if is_usual and fmt is f32:
-        is_exact_in_float32 = at.product is not None or term_bits(at) <= f32.precision
-        return "native" if is_exact_in_float32 else "evident" if flushes(at) else "fused"
-    if flushes(at):
-        return "evident"
-    if is_usual and fmt is f64:
-        return "native"
-    if is_usual and can_round(fmt) and term_bits(at) + fmt.precision <= 52:
-        return "narrow"
-    return "masked" if fmt is not f64 and can_mask(at) else "evident"
-
-
-def _is_fast_product(at: Precision) -> bool:
-    if at.product is None:
-        return True
-    if at.rounding.product != "ties_to_even" or at.overflow.product != "ieee":
-        return False
-    if at.product is f64:
-        return at.acc.format is f64
-    return can_round(at.product) and (not flushes(at) or at.product is f32)
 
 
 def _carrier(at: Precision) -> np.dtype[Any]:

@@ -17,6 +17,7 @@ from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow
 from softfloat_llm.numerics.formats import Array, Format, decode, format_of
 from softfloat_llm.numerics.operands import carried, operand, rounded_product
+from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
 from softfloat_llm.numerics.rounding import MODES, round_to
 
@@ -158,7 +159,7 @@ def test_fast_form_equals_its_twin_in_every_order(name: str, make: Any) -> None:
     text, path = FAST[name]
     for order in ORDERS:
         at = at_of(text, order)
-        assert kernels.path_of(at) == path
+        assert path_of(at) == path
         rng = rng_of(name, make.__name__, order)
         a, b = make(rng, (5, 47), at.storage), make(rng, (47, 33), at.storage)
         assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at), (name, order))
@@ -166,7 +167,7 @@ def test_fast_form_equals_its_twin_in_every_order(name: str, make: Any) -> None:
 
 @pytest.mark.parametrize("text", EVIDENT)
 def test_the_other_modes_take_the_evident_form(text: str) -> None:
-    assert kernels.path_of(at_of(text)) == "evident"
+    assert path_of(at_of(text)) == "evident"
     for order, make in itertools.product(["seq", "pairwise", "lanes:4"], [everyday, finite_code, huge]):
         at = at_of(text, order)
         rng = rng_of(text, order, make.__name__)
