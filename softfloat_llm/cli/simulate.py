@@ -14,6 +14,7 @@ import typer
 from softfloat_llm.analysis.compare import compare as compare_runs
 from softfloat_llm.analysis.comparison import Comparison
 from softfloat_llm.analysis.names import named
+from softfloat_llm.analysis.slow_sites import slow_notes
 from softfloat_llm.cli.options import (
     NO_REFERENCE,
     REFERENCE,
@@ -23,7 +24,7 @@ from softfloat_llm.cli.options import (
     grouped,
     quoted,
 )
-from softfloat_llm.cli.screen import say, show, show_json, watched
+from softfloat_llm.cli.screen import announce, say, show, show_json, watched
 from softfloat_llm.cli.simulate_prompts import Batch, simulate_prompts
 from softfloat_llm.errors import NonFiniteError, RunError, nearest, why
 from softfloat_llm.io.checkpoint import Model
@@ -83,6 +84,8 @@ def simulate(
         check_target(save, replace=replace)
     with _scratch(save) as scratch:
         with watched(is_quiet=output.is_quiet) as progress:
+            for note in slow_notes(recipe):
+                announce(progress, f"note: {note}")
             try:
                 run, reference, model = _runs(
                     recipe, reference_recipe, teacher, lambda m: passes.arguments(prompt, progress, model=m) | talk,

@@ -26,6 +26,7 @@ from softfloat_llm.errors import PrecisionError, SoftfloatError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.mapped import Mapped, place_in_file
+from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
 
@@ -61,7 +62,7 @@ class Crew:
         products = a.shape[0] * a.shape[1] * b.shape[1]
         if self.workers == 1 or products < self._least or at.is_stochastic:
             return kernels.matmul(a, b, at, init=init, backend=self.backend)
-        if self.backend != "numpy" or kernels.path_of(at) == "native":
+        if self.backend != "numpy" or path_of(at) == "native":
             return kernels.matmul(a, b, at, init=init, workers=self.workers, backend=self.backend)
         with self._turn:
             return self._by_processes(a, b, at, init)

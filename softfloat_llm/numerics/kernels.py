@@ -20,8 +20,10 @@ from softfloat_llm.numerics import exact_products
 from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
 from softfloat_llm.numerics.extents import Operands, Stored, extremes
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
+from softfloat_llm.numerics.masked_steps import Masked
 from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
+from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import EXACT, PerStage, Precision
 from softfloat_llm.numerics.rounding import carry, round_wide
 from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
@@ -41,7 +43,7 @@ from softfloat_llm.numerics.steps import (
     wide_enough,
 )
 from softfloat_llm.numerics.stochastic import Part
-from softfloat_llm.numerics.tiles import Piece, Products, can_round, term_bits
+from softfloat_llm.numerics.tiles import Piece, Products
 
 _TILE = 8192  # accumulators: a ufunc call of 0.4 us is then a quarter of a pass (benchmarks/bench_matmul.py)
 _ROWS = 16  # of a in a tile, so that widening b costs little
@@ -135,36 +137,6 @@ def _to_odd_output(at: Precision) -> PerStage:
     return at.rounding._replace(output="to_odd")
 
 
-# --- which form ------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=512)
-def path_of(at: Precision) -> Path:
-    """The fastest form that can serve a precision; a tile whose values do not allow it takes the evident one."""
-    fmt = at.acc.format
-    is_nearest = at.rounding.acc == "ties_to_even" and at.overflow.acc == "ieee" and at.acc.method == "plain"
-    if fmt is None or not is_nearest or at.order.adder is not None or not _is_fast_product(at):
-        return "evident"
-    if fmt is f32:
-        is_exact_in_float32 = at.product is not None or term_bits(at) <= f32.precision
-        return "native" if is_exact_in_float32 else "evident" if flushes(at) else "fused"
-    if flushes(at):
-        return "evident"
-    if fmt is f64:
-        return "native"
-    return "narrow" if can_round(fmt) and term_bits(at) + fmt.precision <= 52 else "evident"
-
-
-def _is_fast_product(at: Precision) -> bool:
-    if at.product is None:
-        return True
-    if at.rounding.product != "ties_to_even" or at.overflow.product != "ieee":
-        return False
-    if at.product is f64:
-        return at.acc.format is f64
-    return can_round(at.product) and (not flushes(at) or at.product is f32)
-
-
 def _carrier(at: Precision) -> np.dtype[Any]:
     """The dtype that the operands of a tile are widened to: float32 holds every storage format but f64."""
     return np.dtype(np.float64 if at.storage is f64 else np.float32)
@@ -223,12 +195,19 @@ def _run_tile(left: Operands, right: Operands, job: _Job, start: Float64Array | 
     dtype = _term_dtype(at, path)
     depth = max(1, min(k, 256, _BLOCK // max(1, shape[0] * shape[1] * dtype.itemsize)))
     products = Products(left, right, at, depth, dtype)
-    steps = None if path == "evident" else job.kit.steps(products, at, path, start)
+    steps = None if path == "evident" else _steps(products, job, start)
     if steps is None:
         terms = terms_of(left.wide[:, :, None], right.wide[:, None, :], at) if at.order.adder else products.wide
         return follow(at.order.tree(k).program(), terms, arithmetic_of(at.acc, at), shape, start)
     out = run(plan(at.order, k), steps, start)
     return out if steps.keeps_zero_signs else _with_zero_signs(out, products, start)
+
+
+def _steps(products: Products, job: _Job, start: Float64Array | None) -> Steps | None:
+    """The steps of a fast path on this tile, or None where the tile's values allow none."""
+    if job.path != "masked":
+        return job.kit.steps(products, job.at, job.path, start)
+    return Masked(products, job.at, products.spread)
 
 
 def _with_zero_signs(out: Array, products: Products, start: Float64Array | None) -> Array:

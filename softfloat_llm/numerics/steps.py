@@ -25,7 +25,7 @@ from softfloat_llm.numerics.tiles import Piece, Products, Rounder, is_native, te
 from softfloat_llm.numerics.trees import Instruction
 from softfloat_llm.numerics.underflow_rounding import lowest_bit, reach, steps_of
 
-Path = Literal["native", "fused", "narrow", "evident"]
+Path = Literal["native", "fused", "narrow", "masked", "evident"]
 
 Flags = npt.NDArray[np.bool_]
 OkMask = Flags | None

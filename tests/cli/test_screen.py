@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from softfloat_llm.cli import asked, main, screen
+from softfloat_llm.cli import asked, main, screen, simulate
 from softfloat_llm.cli.options import quoted
 from softfloat_llm.io import spool
 from softfloat_llm.runs import Run
@@ -309,3 +309,14 @@ def test_a_saved_run_is_not_overwritten_unless_asked_for(console: Console, tmp_p
 
 def test_quoted_words_come_back() -> None:
     assert shlex.split(quoted("it's |")) == ["it's |"]
+
+
+def test_sums_without_a_fast_form_are_announced_before_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(simulate, "announce", lambda _, text: said.append(text))
+    output("simulate", "--storage", "bf16", "--acc", "f32+kahan", "--against", "none")
+    assert said == [
+        "note: matmul: acc=f32+kahan takes four roundings a term: some 20 to 30 times the time of plain f16 sums"
+    ]
+    output("simulate", "--storage", "bf16", "--acc", "f16", "--against", "none")
+    assert len(said) == 1
