@@ -31,7 +31,8 @@ from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
 
 LEAST = 1 << 20
-"""Multiplications below which a matrix product is made alone: sending one away takes 0.1 to 0.2 ms."""
+"""Multiplications below which a matrix product is made alone: sending one away takes 0.1 to 0.2 ms. Threads, of whom
+only one at a time runs Python, are worth it from 8 times as many on."""
 MOST = 1 << 30
 """Bytes of weights that lie in no file (rounded ones) which a crew lays out for its processes."""
 _SHARED_MEMORY = Path("/dev/shm")
@@ -63,7 +64,8 @@ class Crew:
         if self.workers == 1 or products < self._least or at.is_stochastic:
             return kernels.matmul(a, b, at, init=init, backend=self.backend)
         if self.backend != "numpy" or path_of(at) == "native":
-            return kernels.matmul(a, b, at, init=init, workers=self.workers, backend=self.backend)
+            workers = self.workers if products >= 8 * self._least else 1
+            return kernels.matmul(a, b, at, init=init, workers=workers, backend=self.backend)
         with self._turn:
             return self._by_processes(a, b, at, init)
 
