@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import bench_peers, bench_torch, records, tables
+from benchmarks.peaks import found_by
 from benchmarks.peers import PEERS
 from benchmarks.regions import REGIONS, Profile
 from benchmarks.rows import Goal, Row
 from benchmarks.settings import Settings
-from benchmarks.timing import in_passes, paired
+from benchmarks.timing import in_passes, pair_of, paired
 
 QUICK = Settings(is_quick=True, backends=("numpy",))
 LIVE = ("peers", "torch")  # load PyTorch where it is installed
@@ -80,6 +82,7 @@ def test_a_goal_is_a_bound_from_one_side(goal, value, verdict):
 
 
 def test_a_ratio_is_the_median_of_pairs():
+    assert pair_of([(1.0, 1.0), (9.0, 3.0), (4.0, 1.0)]) == (4.0, 1.0, 3.0)
     ticks = iter(range(10_000))
 
     def clock():
@@ -87,6 +90,13 @@ def test_a_ratio_is_the_median_of_pairs():
 
     assert paired(lambda: None, lambda: None, 5, clock).ratio == 1
     assert in_passes(lambda: None, float, 1).ratio > 0
+
+
+def test_what_a_process_held_is_not_what_the_one_held_that_started_it():
+    held = np.ones(50_000_000)  # 0.4 GB
+    found = found_by("import sys\ntold = sys.argv[1:]", "3", "x")
+    assert found.told == ["3", "x"]
+    assert found.gigabytes < held.nbytes / 1e9 / 2
 
 
 def test_a_profile_charges_all_of_the_time_to_its_regions():
