@@ -7,8 +7,6 @@ the file included.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
+from benchmarks.peaks import found_by
 from benchmarks.rows import Goal, Row
 from benchmarks.settings import Settings
 from benchmarks.timing import perf_counter
@@ -37,10 +36,10 @@ SMALL = {
 }
 RECIPES = ("bf16", "f16")
 _RUN = """
-import resource, sys
+import sys
 from softfloat_llm.runs import simulate
 run = simulate(tokens=[1, 5, 9, 17, 33, 65, 129, 257], model=sys.argv[1], recipe=sys.argv[2], taps=())
-print(run.digest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)
+told = run.digest
 """
 
 
@@ -51,17 +50,9 @@ def rows(settings: Settings) -> Iterator[Row]:
         weights = write_model(Path(name), config)
         for recipe in RECIPES[:1] if settings.is_quick else RECIPES:
             began = perf_counter()
-            peak, digest = peak_of(Path(name), recipe)
+            peak, digest = found_by(_RUN, name, recipe)
             what, spent = f"{weights / 1e9:.1f} billion weights, 8 tokens, {recipe}", perf_counter() - began
             yield Row("large", what, peak, "GB at its peak", "numpy", seconds=spent, goal=GOAL, note=digest[:23])
-
-
-def peak_of(folder: Path, recipe: str) -> tuple[float, str]:
-    """(gigabytes, digest) of a run in a process of its own."""
-    words = [sys.executable, "-c", _RUN, str(folder), recipe]
-    told = subprocess.run(words, capture_output=True, text=True, check=True)
-    digest, peak = told.stdout.split()
-    return float(peak), digest
 
 
 def write_model(folder: Path, config: dict[str, Any]) -> int:

@@ -28,8 +28,6 @@ from softfloat_llm.trace import Trace
 
 ROWS_TOGETHER = 1024
 """Positions, padding too, of a shared pass: beyond it the kernels are no faster, and memory grows with it."""
-
-
 MOST_PADDED = 1.25
 """Positions, padding too, over tokens. Sharing saves from a seventh of the time (f16 accumulators) to a half (f32)."""
 

@@ -248,7 +248,7 @@ def simulate(
     key and value cache. An end-of-text token is a token like any other. With `teacher`, a run of the same prompt (or
     the folder of a saved one), the teacher's tokens are fed instead of the run's own, for as many steps as it has.
     `taps`: shell-style patterns of the values to keep (`*.out`, `layers.3.*`); the logits are always kept. The bits
-    depend neither on `workers` (processes; with numba threads) nor on the `backend` (`numpy` or `numba`). `crew`: one
+    depend neither on `workers` (processes or threads) nor on the `backend` (`numpy` or `numba`). `crew`: one
     that serves several runs, in place of both. `chat`: the prompt as the model's chat template writes it, after a
     `system` text where there is one. `save`: a folder to which the taps go as they come, so that memory holds none of
     them; the run that is given back has them mapped from there. It is what `Run.save` would write.

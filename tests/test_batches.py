@@ -58,9 +58,7 @@ def test_prompts_share_passes_where_they_can(tiny, monkeypatch):
         passes.append(prompts)
         return whole(weights, prompts, *rest, **words)
 
-    monkeypatch.setattr(
-        batches, "decode_together", lambda w, ids, *a, **k: passes.append(ids) or whole(w, ids, *a, **k)
-    )
+    monkeypatch.setattr(batches, "decode_together", counted)
     simulate_batch(PROMPTS, model=tiny, recipe="bf16", taps=())
     simulate_batch(PROMPTS, model=tiny, recipe=Recipe("bf16", at=RULE), taps=())
     assert [[len(ids) for ids in prompts] for prompts in passes] == [[2, 3], [5, 8], [5], [2], [8], [3]]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import bench_peers, bench_torch, records, tables
+from benchmarks.peaks import found_by
 from benchmarks.peers import PEERS
-from benchmarks.regions import REGIONS, Profile
+from benchmarks.regions import REGIONS, RULES, Profile
 from benchmarks.rows import Goal, Row
 from benchmarks.settings import Settings
-from benchmarks.timing import in_passes, paired
+from benchmarks.timing import in_passes, pair_of, paired
 
+PACKAGE = Path(__file__).parents[1] / "softfloat_llm"
 QUICK = Settings(is_quick=True, backends=("numpy",))
 LIVE = ("peers", "torch")  # load PyTorch where it is installed
 
@@ -80,6 +86,7 @@ def test_a_goal_is_a_bound_from_one_side(goal, value, verdict):
 
 
 def test_a_ratio_is_the_median_of_pairs():
+    assert pair_of([(1.0, 1.0), (9.0, 3.0), (4.0, 1.0)]) == (4.0, 1.0, 3.0)
     ticks = iter(range(10_000))
 
     def clock():
@@ -89,10 +96,33 @@ def test_a_ratio_is_the_median_of_pairs():
     assert in_passes(lambda: None, float, 1).ratio > 0
 
 
+def test_what_a_process_held_is_not_what_the_one_held_that_started_it():
+    held = np.ones(50_000_000)  # 0.4 GB
+    found = found_by("import sys\ntold = sys.argv[1:]", "3", "x")
+    assert found.told == ["3", "x"]
+    assert found.gigabytes < held.nbytes / 1e9 / 2
+
+
 def test_a_profile_charges_all_of_the_time_to_its_regions():
     found = Profile().of(lambda: sum(i * i for i in range(300_000)))
     assert set(found.seconds) == set(REGIONS)
     assert found.seconds["bookkeeping"] == sum(found.seconds.values()) > 0
+
+
+def test_every_word_of_the_rules_is_in_the_name_of_a_function_that_there_is():
+    names = {
+        path.relative_to(PACKAGE).with_suffix("").as_posix(): [
+            node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
+        ]
+        for path in PACKAGE.rglob("*.py")
+    }
+    for where, function, _ in RULES:
+        folder, _, modules = where.partition("/")
+        for module in re.findall(r"\w+", modules) or [""]:
+            assert [path for path in names if path.startswith(f"{folder}/{module}")], (where, module)
+        there = [name for path, functions in names.items() if re.match(where, path) for name in functions]
+        for word in re.findall(r"\w+", function):
+            assert [name for name in there if word in name and re.fullmatch(function, name)], (where, word)
 
 
 def test_results_are_a_table_data_and_pictures(tmp_path):

@@ -93,7 +93,7 @@ class AskFlags:
     ] = None
     steps: Annotated[int, typer.Option("--steps", min=0, metavar="N", help="Greedy tokens to choose.")] = 1
     workers: Annotated[
-        int, typer.Option("--workers", min=1, metavar="N", help="Processes, or threads with numba; the bits stay.")
+        int, typer.Option("--workers", min=1, metavar="N", help="Processes or threads; the bits stay.")
     ] = 1
     backend: Annotated[
         str,

@@ -21,8 +21,6 @@ from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
 
 _KEPT = 1 << 29  # bytes of weights that are kept between passes; the others are rounded, and turned, again each time
-
-
 _TURNED_AT_ONCE = 128  # rows: a strip whose cache lines are still there when their next words are taken
 
 
@@ -30,7 +28,7 @@ class StoredWeights:
     """Weights as the recipe's sites store them, each rounded when it is first asked for.
 
     A tensor that lies in the storage format already, or in a narrower one, is passed on as it is (memory mapped); when
-    a linear layer asks for it again, it is kept turned.
+    a linear layer asks for it again, it is kept turned, unless the checkpoint is large.
     `lost` counts what scaled storage (the option `weights`) clipped, flushed or made NaN, by tensor.
     """
 

@@ -223,9 +223,9 @@ def follow(
 
 
 def _taken(terms: Terms, ks: Sequence[int]) -> Iterable[Float64Array]:
-    """The terms of these k: one array where they lie in one."""
+    """The terms of these k: one array where they lie in one, whose `__getitem__` gives them."""
     array = getattr(terms, "__self__", None)
-    if isinstance(array, np.ndarray):  # its __getitem__
+    if isinstance(array, np.ndarray) and terms.__name__ == "__getitem__":
         return cast(Array, array[list(ks)])
     return (terms(k) for k in ks)
 

@@ -24,7 +24,7 @@ from softfloat_llm.numerics.rounding import round_pair, to_odd_pair, two_sum
 _ROWS = 64  # of a in a tile
 _WIDENED = 1 << 20  # elements of b in a tile, in float64
 _SUMS = 1 << 17  # in a tile: each has a few parts and temporaries in float64
-_SLICE = 4  # products of a few rows of a take as long as one slice of b (benchmarks/bench_matmul.py, exact)
+_SLICE = 4  # products of a few rows of a take as long as one slice of b (benchmarks/bench_exact.py)
 _ONE_BY_ONE = 1 << 16  # terms that the evident form takes at once
 _LARGEST_INIT = 2.0**1000  # beyond it, sums of what float64 holds could leave it: the evident form takes those
 

@@ -152,8 +152,8 @@ def _term_dtype(at: Precision, path: Path) -> np.dtype[Any]:
 
 
 def _columns(job: _Job, workers: int) -> int:
-    """How many columns of b a tile takes, in equal parts of b, at least one a worker: about _TILE accumulators, or in
-    the loops of `einsum_loops` and the compiled ones as many as fit."""
+    """How many columns of b a tile takes, in equal parts of b, at least one a worker: about _TILE accumulators, or as
+    many as fit where all terms enter in one loop (`native`)."""
     (rows, k), n = job.a.shape, job.b.shape[1]
     wanted = max(256, _WIDENED // (max(1, k) * _carrier(job.at).itemsize))
     if job.path != "native":

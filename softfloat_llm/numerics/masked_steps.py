@@ -56,7 +56,7 @@ class Masked(OnTile):
 
     def _fast(self, acc: Array, piece: Piece) -> None:
         largest = max(acc.max(), -acc.min()) + np.add.reduce(self._largest[piece.ks])
-        largest = largest * self._growth**piece.length + piece.length * self.format.smallest_subnormal
+        largest = (largest + piece.length * self.format.smallest_subnormal) * self._growth**piece.length
         if not (largest <= self.format.max and self._is_held[piece.ks].all()):
             for k in self._numbers[piece.ks].tolist():
                 acc[...] = self.twin.enter(acc, self.products.wide(k))
@@ -84,11 +84,14 @@ _LOWEST_NORMAL = -1022  # of float64
 
 
 def can_mask(at: Precision) -> bool:
-    """True where float64 has room for the sums of a precision, and its formats have signs and zeros."""
+    """True where float64 has room for the sums of a precision, and its formats have signs, zeros and at least 2 bits.
+
+    Of a lone bit, what is cut off a word would be rounded by the exponent's last one.
+    """
     fmt = at.acc.format
     assert fmt is not None
     has_room = fmt.emin <= 0 and term_bits(at) + fmt.precision <= 52
-    return fmt.is_signed and fmt.has_zero and has_room and at.rounding.acc in _ROUNDINGS
+    return fmt.is_signed and fmt.has_zero and fmt.precision > 1 and has_room and at.rounding.acc in _ROUNDINGS
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from tests.odd_checkpoints import HOSTILE, ODD
 from tests.relatives import RELATIVES
 
 MOST_MEGABYTES = 100
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -53,12 +54,13 @@ def test_what_was_ignored_of_the_odd_ones_is_said(tmp_path: Path) -> None:
 CHILD = """
 import json, resource, sys
 import gguf
+from benchmarks.peaks import peak_gigabytes
 from softfloat_llm.analysis.inspect import inspect
 from softfloat_llm.errors import SoftfloatError
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 for name, path in json.loads(sys.stdin.read()).items():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_gigabytes()
     try:
         inspect(path)
         told = "opened"
@@ -66,7 +68,7 @@ for name, path in json.loads(sys.stdin.read()).items():
         told = type(error).__name__
     except BaseException as error:
         told = f"crashed: {error!r}"
-    print(json.dumps([name, told, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024]), flush=True)
+    print(json.dumps([name, told, round(1e3 * (peak_gigabytes() - before))]), flush=True)
 """
 
 
@@ -75,7 +77,7 @@ def test_hostile_files_are_refused_in_little_memory_and_write_nothing(tmp_path: 
     paths = {name: str(make(tmp_path / str(i))) for i, (name, make) in enumerate(HOSTILE.items())}
     before = sorted(map(str, tmp_path.rglob("*")))
     done = subprocess.run(
-        [sys.executable, "-c", CHILD], input=json.dumps(paths), capture_output=True, text=True, check=False
+        [sys.executable, "-c", CHILD], input=json.dumps(paths), capture_output=True, text=True, check=False, cwd=ROOT
     )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [name for name, *_ in answers] == list(HOSTILE), done.stderr
@@ -103,12 +105,13 @@ def test_a_checkpoint_of_2_gigabytes_is_not_read_to_be_opened(tmp_path: Path) ->
         file.truncate(8 + len(text) + offset)
     assert offset > 2 << 30
     code = (
-        "import resource, sys; from softfloat_llm.io.checkpoint import open_model;"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = peak();"
+        "import sys; from benchmarks.peaks import peak_gigabytes; from softfloat_llm.io.checkpoint import open_model;"
+        "before = peak_gigabytes();"
         "model = open_model(sys.argv[1]); model.weights['model.embed_tokens.weight'][7].tolist();"
-        "print((peak() - before) // 1024)"
+        "print(round(1e3 * (peak_gigabytes() - before)))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
     assert int(done.stdout) < MOST_MEGABYTES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softfloat_llm.numerics import einsum_loops, kernels
+from softfloat_llm.numerics import einsum_loops, kernels, steps
 from softfloat_llm.numerics.einsum_loops import is_sequential, products_are_rounded, sums_of_products
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import round_to
@@ -13,6 +13,7 @@ from softfloat_llm.numerics.rounding import round_to
 
 @pytest.fixture(autouse=True)
 def _forgets():
+    products_are_rounded.cache_clear()
     yield
     is_sequential.cache_clear()
     products_are_rounded.cache_clear()
@@ -41,17 +42,25 @@ def test_sums_are_those_of_one_addition_after_another(shape):
         assert found.tobytes() == one_by_one(left[ks], right[ks]).tobytes()
 
 
-def test_a_numpy_that_added_in_another_order_is_noticed_and_not_used(monkeypatch):
+def backward(left, right):
+    return one_by_one(left[::-1], right[::-1])
+
+
+def by_halves(left, right):
+    half = len(left) // 2
+    return one_by_one(left[:half], right[:half]) + one_by_one(left[half:], right[half:])
+
+
+@pytest.mark.parametrize("other", [backward, by_halves])
+def test_a_numpy_that_added_in_another_order_is_noticed_and_not_used(monkeypatch, other):
     at, rng = precision_of("storage=f16,acc=f32"), np.random.default_rng(1)
     a, b = round_to(rng.standard_normal((5, 70)), "f16"), round_to(rng.standard_normal((70, 9)), "f16")
     expected = kernels.matmul(a, b, at)
-    pairwise = lambda left, right, out: np.copyto(out, (left[:, :, None] * right[:, None, :]).sum(axis=0)[::1])  # noqa: E731
-    backward = lambda left, right, out: np.copyto(out, one_by_one(left[::-1], right[::-1]))  # noqa: E731
-    for other in (pairwise, backward):
-        is_sequential.cache_clear()
-        monkeypatch.setattr(einsum_loops, "sums_of_products", other)
-        is_the_same = other is pairwise  # NumPy sums over a first axis one after another too
-        assert is_sequential(np.dtype(np.float32)) == is_the_same
+    for module in (einsum_loops, steps):
+        monkeypatch.setattr(module, "sums_of_products", lambda left, right, out: np.copyto(out, other(left, right)))
+    is_sequential.cache_clear()
+    assert not is_sequential(np.dtype(np.float32))
+    assert not products_are_rounded(np.dtype(np.float32))
     assert kernels.matmul(a, b, at).tobytes() == expected.tobytes()
 
 
@@ -62,7 +71,8 @@ def test_a_build_that_fuses_products_is_noticed(monkeypatch):
             total = (total + x[:, None] * y).astype(np.float32).astype(np.float64)
         out[...] = total
 
-    monkeypatch.setattr(einsum_loops, "sums_of_products", fused)
+    for module in (einsum_loops, steps):
+        monkeypatch.setattr(module, "sums_of_products", fused)
     is_sequential.cache_clear()
     products_are_rounded.cache_clear()
     assert is_sequential(np.dtype(np.float32))

@@ -318,6 +318,16 @@ def test_an_f16_sum_can_overflow_because_of_where_it_starts() -> None:
         assert_same_bits(kernels.matmul(a, b, at, init=init), twin(a, b, at, init), start)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_formats_of_one_and_two_bits_are_rounded_and_overflow_as_their_twins(mode: str) -> None:
+    """Trifles that are each rounded up to a whole place reach e3m1's end in 14 terms; of one bit, a tie goes up."""
+    for text in ("f16,acc=e3m1", "f16,acc=e4m0", "e4m3,acc=e2m1fn"):
+        at = at_of(f"{text},acc.rounding={mode}")
+        trifles, ties = np.full((2, 16), [[2.0**-9], [-(2.0**-9)]]), 1.5 * 2.0 ** np.arange(-5.0, 3.0)[None]
+        for a, b in ((trifles, np.full((16, 2), 2.0**-5)), (np.array([[1.0], [-1.0]]), ties)):
+            assert_same_bits(kernels.matmul(a, b, at), twin(a, b, at), f"{text} {mode}")
+
+
 # --- inputs, memory, workers ----------------------------------------------------------------------------------------
 
 EVERY_PATH = ["f16,acc=f32", "bf16,acc=f32", "f32,acc=f32", "f16,acc=f16", "f16,acc=f32+kahan", "bf16,acc=exact"]

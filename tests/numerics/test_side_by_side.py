@@ -23,14 +23,10 @@ def made(storage, widths=(70, 3, 130)):
     return a, [round_to(rng.standard_normal((n, 40)), storage).T for n in widths]
 
 
-def alone(a, b, at):
-    """Random words are those of a matrix by itself, wherever it stands."""
-    return kernels.matmul(a, b, at)
-
-
 @pytest.mark.parametrize("backend", kernels.BACKENDS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_each_part_has_its_own_bits(text, backend):
+    """Random words too are those of a matrix by itself, wherever it stands."""
     if backend == "numba":
         pytest.importorskip("numba")
     at = precision_of(f"storage={text}")
@@ -38,7 +34,7 @@ def test_each_part_has_its_own_bits(text, backend):
     whole = SideBySide(tuple(parts))
     found = whole.split(kernels.matmul(a, whole, at, backend=backend))
     for part, values in zip(parts, found, strict=True):
-        assert np.array_equal(values, alone(a, part, at))
+        assert np.array_equal(values, kernels.matmul(a, part, at))
 
 
 @pytest.mark.parametrize("text", TEXTS[:3])

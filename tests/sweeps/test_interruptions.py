@@ -58,7 +58,7 @@ def test_memory_that_does_not_suffice_and_faults_of_ours_are_rows(monkeypatch):
 
 
 def started(out, workers: int) -> subprocess.Popen[bytes]:
-    """A sweep in a process of its own, of which some rows have come."""
+    """A sweep in a process of its own, stopped when some rows have come: no further one comes before it goes on."""
     process = subprocess.Popen(
         command(*WORDS, "--out", out, "--workers", str(workers)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -66,6 +66,7 @@ def started(out, workers: int) -> subprocess.Popen[bytes]:
     while len(list((out / "cells").glob("*.parquet"))) < 3:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
+    process.send_signal(signal.SIGSTOP)
     return process
 
 
@@ -78,6 +79,7 @@ def test_a_sweep_that_is_interrupted_or_killed_ends_with_its_workers_and_goes_on
     with pytest.raises(SweepError, match=f"Another sweep .process {process.pid}. is writing into"):
         sweep(Grid(), tmp_path)
     process.send_signal(sign)
+    process.send_signal(signal.SIGCONT)
     _, said = process.communicate(timeout=20)
     assert process.returncode == code
     if sign == signal.SIGINT:
