@@ -26,7 +26,7 @@ from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import EXACT, PerStage, Precision
 from softfloat_llm.numerics.rounding import carry, round_wide
-from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
+from softfloat_llm.numerics.side_by_side import SideBySide, joined, side_by_side
 from softfloat_llm.numerics.steps import (
     Fused,
     Kit,
@@ -184,8 +184,8 @@ def _run_columns(job: _Job, columns: slice) -> None:
 
 def _side(blocks: tuple[Array, ...], name: str, job: _Job, stored: Stored) -> Operands:
     """Blocks of operands side by side, widened."""
-    parts = [carried(block, name, job.at, _carrier(job.at), job.kit.widen) for block in blocks]
-    wide = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    block = blocks[0] if len(blocks) == 1 else joined(blocks)
+    wide = carried(block, name, job.at, _carrier(job.at), job.kit.widen)
     return Operands(wide, Stored((wide,)) if "daz" in job.at.subnormals.storage else stored)
 
 

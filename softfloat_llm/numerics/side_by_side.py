@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+import numpy as np
+
 from softfloat_llm.numerics.formats import Array
 
 
@@ -49,3 +51,13 @@ class SideBySide:
 def side_by_side(b: Array | SideBySide) -> SideBySide:
     """b itself, or as its only part."""
     return b if isinstance(b, SideBySide) else SideBySide((b,))
+
+
+def joined(blocks: tuple[Array, ...]) -> Array:
+    """Blocks (K, n) side by side in one array, laid out as they are, columns after columns or row by row."""
+    dtypes = {block.dtype for block in blocks}
+    dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float64)
+    codes = [block.astype(dtype, copy=False).view(f"u{dtype.itemsize}") for block in blocks]
+    if all(block.T.flags.c_contiguous for block in codes):
+        return np.concatenate([block.T for block in codes]).view(dtype).T
+    return np.concatenate(codes, axis=1).view(dtype)

@@ -9,7 +9,7 @@ from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.crew import Crew
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import round_to
-from softfloat_llm.numerics.side_by_side import SideBySide
+from softfloat_llm.numerics.side_by_side import SideBySide, joined
 
 TEXTS = [
     "f16,acc=f16", "bf16,acc=f32", "f32,acc=f32", "f16,acc=f32+kahan", "bf16,acc=exact",
@@ -55,3 +55,15 @@ def test_columns_are_those_of_the_whole():
             columns = whole.columns(slice(start, stop))
             assert np.array_equal(np.concatenate(columns.parts, axis=1), joined[:, start:stop])
             assert columns.shape == (40, min(stop, 11) - min(start, 11))
+
+
+@pytest.mark.parametrize("dtypes", [("f2", "f2"), ("f4", "f4"), ("f2", "f8")])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_joined_blocks_keep_their_values_and_their_layout(dtypes, order):
+    blocks = tuple(
+        np.asarray(np.random.default_rng(n).standard_normal((6, n)), dtype, order=order)
+        for n, dtype in zip((4, 3), dtypes, strict=True)
+    )
+    whole = joined(blocks)
+    assert np.array_equal(whole, np.concatenate(blocks, axis=1))
+    assert whole.flags.c_contiguous == (order == "C")
