@@ -262,18 +262,15 @@ def simulate(
     reference = Run.load(teacher) if isinstance(teacher, (str, Path)) else teacher
     if chat or system is not None:
         tokens, prompt = chat_tokens(opened, prompt, tokens, system, chat), None
-    prompt_tokens, forced, steps = what_to_feed(opened, prompt, tokens, steps, reference)
+    ids, forced, steps = what_to_feed(opened, prompt, tokens, steps, reference)
     patterns = patterns_of(taps, opened.config)
     step = None if progress is None else lambda done, total: progress(chosen.name, done, total)
     with nullcontext(crew) if crew is not None else Crew(workers, backend) as hands:
 
         def run(trace: Trace) -> Run:
             weights = StoredWeights(opened.weights, chosen)
-            generated, fed = decode(
-                weights, prompt_tokens, chosen, steps,
-                teacher=forced, trace=trace, crew=hands, step=step,
-            )  # fmt: skip
-            return run_of(opened, chosen, prompt_tokens, generated, fed, trace, weights, is_forced=teacher is not None)
+            generated, fed = decode(weights, ids, chosen, steps, teacher=forced, trace=trace, crew=hands, step=step)
+            return run_of(opened, chosen, ids, generated, fed, trace, weights, is_forced=teacher is not None)
 
         return run(Trace(patterns)) if save is None else _written(Path(save), patterns, run, replace)
 

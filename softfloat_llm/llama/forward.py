@@ -71,8 +71,7 @@ def forward(
     cache.make_room(ids.shape[1])
     here = Scope(recipe, str(cache.length))
     see = Recorder(recipe, Trace(()) if trace is None else trace, cache, ids.shape[1], instead)
-    run = _Pass(store, here, cache, see, crew)
-    at = here.at
+    run, at = _Pass(store, here, cache, see, crew), here.at
     places = np.maximum(np.arange(cache.length, cache.length + ids.shape[1]) - cache.padding[:, None], 0)  # (B, T)
     rows = store[EMBEDDING][ids.reshape(-1)]
     x = Stream(see("embed", blocks.embedding(rows, at("embed"), factor=config.embedding_multiplier)))  # (B*T, D)

@@ -62,7 +62,7 @@ class _Plan:
 
 def _lines(text: str, letters: int) -> list[str]:
     """A label in a few lines, broken at spaces and after commas; the rest is cut."""
-    spaced = " ".join(text.replace("\n", " ").split()).replace(",", ",\u200b").replace("\u200b", " ")
+    spaced = " ".join(text.replace("\n", " ").split()).replace(",", ", ")
     lines = textwrap.wrap(spaced, letters, max_lines=_LINES, placeholder=" …") or [""]
     return [line.replace(", ", ",") for line in lines]
 
