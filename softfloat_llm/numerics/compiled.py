@@ -1,25 +1,34 @@
 """The steps of `steps` compiled by numba: the same bits, without the passes over memory. The extra `fast` brings numba.
 
-Nothing here is fast-math: LLVM neither reorders nor contracts, so that each `+` and `*` below is one IEEE operation of
-its type, and `_fma` is one fused operation. Where the form of a step differs from NumPy's, its docstring says why the
-bits do not. Start reading at `KIT`.
+Where the form of a step differs from NumPy's, its docstring says why the bits do not. The loops themselves are those of
+`compiled_loops`. Start reading at `KIT`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
+from softfloat_llm.numerics.compiled_loops import (
+    CHAINS,
+    WIDENING,
+    by_underflow,
+    fused_multiply_add,
+    grid_of,
+    in_float32,
+    in_float64,
+    join,
+    multiply_add,
+    nearest,
+    once,
+    rounded_by_underflow,
+    run_through,
+)
 from softfloat_llm.numerics.extents import Spread
-from softfloat_llm.numerics.formats import Array, Float64Array, Format, bf16, f16, f32
+from softfloat_llm.numerics.formats import Array, Float64Array, f32
 from softfloat_llm.numerics.operands import has_even_columns, turned_pairs, widened
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import EXPONENT_MASK
 from softfloat_llm.numerics.steps import (
     Kit,
     Narrow,
@@ -34,210 +43,6 @@ from softfloat_llm.numerics.steps import (
 )
 from softfloat_llm.numerics.tiles import Piece, Products, is_native
 from softfloat_llm.numerics.underflow_rounding import reach
-
-F = TypeVar("F", bound=Callable[..., Any])
-Grid = tuple[float, float, float]
-"""What `_round` needs of a format: see `_grid`."""
-
-_STRIP = 512  # columns: their accumulators stay in the first-level cache while all terms enter
-_EXPONENT = int(EXPONENT_MASK)
-
-
-def compiled(function: F) -> F:
-    """The function as machine code for the types that it is called with, kept between runs; it lets go of the lock."""
-    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
-
-
-def _instruction(result: Any, *arguments: Any, emit: Callable[..., Any]) -> Any:
-    """What an intrinsic gives back to numba: its signature, and the code of one LLVM instruction."""
-    return result(*arguments), lambda context, builder, signature, values: emit(context, builder, *values)
-
-
-def _bitcast(to: Any) -> Callable[..., Any]:
-    return lambda context, builder, value: builder.bitcast(value, context.get_value_type(to))
-
-
-def _bits_of(typing_context: Any, x: Any) -> Any:
-    """The word of a float64."""
-    return _instruction(types.int64, types.float64, emit=_bitcast(types.int64))
-
-
-def _float_of(typing_context: Any, word: Any) -> Any:
-    """The float64 of a word."""
-    return _instruction(types.float64, types.int64, emit=_bitcast(types.float64))
-
-
-def _fma_of(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
-    """x * y + z in float32, rounded once: an instruction where the CPU has one, else the C library's function."""
-    floats = (types.float32,) * 3
-    return _instruction(types.float32, *floats, emit=lambda context, builder, *values: builder.fma(*values))
-
-
-def _word_of(typing_context: Any, x: Any) -> Any:
-    """The word of a float32."""
-    return _instruction(types.uint32, types.float32, emit=_bitcast(types.uint32))
-
-
-def _float32_of(typing_context: Any, word: Any) -> Any:
-    """The float32 of a word."""
-    return _instruction(types.float32, types.uint32, emit=_bitcast(types.float32))
-
-
-_bits: Any = intrinsic(_bits_of)
-_word32: Any = intrinsic(_word_of)
-_float32: Any = intrinsic(_float32_of)
-_float: Any = intrinsic(_float_of)
-_fma: Any = intrinsic(_fma_of)
-
-
-# --- rounding ---------------------------------------------------------------------------------------------------------
-
-
-def _grid(fmt: Format) -> Grid:
-    """The smallest normal value, 1.5 * 2^(53 - p), and the largest value."""
-    return fmt.smallest_normal, 1.5 * 2.0 ** (53 - fmt.precision), fmt.max
-
-
-@compiled
-def _round(t: float, grid: Grid) -> float:
-    """t rounded as `tiles.Rounder` does: ties to even, the sign of a zero kept, infinite beyond the largest value."""
-    lowest, factor, largest = grid
-    q = max(_float(_bits(t) & _EXPONENT), lowest) * factor
-    r = (t + q) - q
-    r = r if abs(r) <= largest else t * np.inf  # an infinity (q is one too, and r a NaN) or a NaN stays what it is
-    signed: float = np.copysign(r, t)
-    return signed
-
-
-@compiled
-def _sum_to_odd(x: float, y: float) -> float:
-    """x + y to 53 bits, rounded to odd: to round it again to at most 51 bits is to round the exact sum.
-
-    Where the sum was not exact and its last bit is even, it moves one place toward the error that TwoSum gives.
-    Sources: Knuth, TAOCP 2, 4.2.2; Boldo and Melquiond, Emulation of FMA and correctly rounded sums (2008).
-    """
-    s = x + y
-    part = s - x
-    error = (x - (s - part)) + (y - part)  # NaN where the sum is not finite
-    word = _bits(s)
-    is_inexact = (error < 0.0) | (error > 0.0)
-    moved = word + (1 if (error > 0.0) == (s > 0.0) else -1)
-    odd: float = _float(moved if is_inexact & ((word & 1) == 0) else word)
-    return odd
-
-
-# --- chains: acc = R(acc + term) for each k in turn -------------------------------------------------------------------
-
-
-@compiled
-def _exact(x: float, y: float, product: Grid) -> float:
-    """A product of two values of at most 24 bits: exact in float64."""
-    return np.float64(x) * np.float64(y)
-
-
-@compiled
-def _rounded(x: float, y: float, product: Grid) -> float:
-    return _round(np.float64(x) * np.float64(y), product)
-
-
-@compiled
-def _nearest(acc: float, term: float, grid: Grid) -> float:
-    """R(acc + term) where rounding to 53 bits first is harmless: `steps.Narrow` says when."""
-    return _round(acc + term, grid)
-
-
-@compiled
-def _once(acc: float, term: float, grid: Grid) -> float:
-    """R(acc + term), always."""
-    return _round(_sum_to_odd(acc, term), grid)
-
-
-@compiled
-def _in_float32(acc: float, term: float, grid: Grid) -> np.float32:
-    """acc + term in float32, for a term that is a float32 value."""
-    return np.float32(acc) + np.float32(term)
-
-
-@compiled
-def _in_float64(acc: float, term: float, grid: Grid) -> float:
-    """acc + term in float64."""
-    return acc + term
-
-
-def _chain(term_of: Callable[..., float], step: Callable[..., Any]) -> Callable[..., None]:
-    """A loop over strips, rows, terms and columns. acc (M, n), left (K, M), right (K, n)."""
-
-    @compiled
-    def chain(acc: Array, left: Array, right: Array, product: Grid, grid: Grid) -> None:
-        rows, columns = acc.shape
-        for start in range(0, columns, _STRIP):
-            stop = min(start + _STRIP, columns)
-            for row in range(rows):
-                strip = acc[row, start:stop]
-                for k in range(len(left)):
-                    x, values = left[k, row], right[k, start:stop]
-                    for i in range(len(strip)):
-                        strip[i] = step(strip[i], term_of(x, values[i], product), grid)
-
-    return chain
-
-
-_CHAINS = {
-    (is_rounded, step): _chain(_rounded if is_rounded else _exact, step)
-    for is_rounded in (False, True)
-    for step in (_nearest, _once, _in_float32, _in_float64)
-}
-
-
-@compiled
-def _join(acc: Array, other: Array, grid: Grid) -> None:
-    """acc = R(acc + other), both (M, n)."""
-    rows, columns = acc.shape
-    for row in range(rows):
-        for i in range(columns):
-            acc[row, i] = _round(acc[row, i] + other[row, i], grid)
-
-
-@compiled
-def _plain(acc: Any, x: Any, y: Any) -> Any:
-    """The product and the sum each rounded to the type of all three."""
-    return acc + x * y
-
-
-@compiled
-def _fused(acc: Any, x: Any, y: Any) -> Any:
-    return _fma(x, y, acc)
-
-
-def _multiplied_in(step: Callable[..., Any]) -> Callable[[Array, Array, Array], None]:
-    """A loop of acc = step(acc, left[k], right[k]) for each k. acc (M, n), left (K, M), right (K, n), of one type.
-
-    Four terms at a time, so that a sum is taken from memory and put back once for them.
-    """
-
-    @compiled
-    def loop(acc: Array, left: Array, right: Array) -> None:
-        rows, columns = acc.shape
-        terms = len(left)
-        for start in range(0, columns, _STRIP):
-            stop = min(start + _STRIP, columns)
-            for row in range(rows):
-                strip = acc[row, start:stop]
-                for k in range(terms % 4):
-                    x, values = left[k, row], right[k, start:stop]
-                    for i in range(len(strip)):
-                        strip[i] = step(strip[i], x, values[i])
-                for k in range(terms % 4, terms, 4):
-                    x0, x1, x2, x3 = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
-                    y0, y1 = right[k, start:stop], right[k + 1, start:stop]
-                    y2, y3 = right[k + 2, start:stop], right[k + 3, start:stop]
-                    for i in range(len(strip)):
-                        strip[i] = step(step(step(step(strip[i], x0, y0[i]), x1, y1[i]), x2, y2[i]), x3, y3[i])
-
-    return loop
-
-
-_multiply_add, _fused_multiply_add = _multiplied_in(_plain), _multiplied_in(_fused)
 
 
 class CompiledNative(Native):
@@ -255,109 +60,22 @@ class CompiledNative(Native):
         left, right = self.products.left[piece.ks], self.products.right[piece.ks]
         product = self.products.at.product
         if product is not None and not is_native(product, self.products.dtype):
-            step = _in_float32 if self.dtype == np.float32 else _in_float64
-            _CHAINS[True, step](acc, left, right, _grid(product), _grid(product))
+            step = in_float32 if self.dtype == np.float32 else in_float64
+            CHAINS[True, step](acc, left, right, grid_of(product), grid_of(product))
             return
-        _multiply_add(acc, left.astype(self.dtype, copy=False), right.astype(self.dtype, copy=False))
+        multiply_add(acc, left.astype(self.dtype, copy=False), right.astype(self.dtype, copy=False))
 
 
 class CompiledFused(CompiledNative):
     """acc = fma(a, b, acc) in float32: one instruction, right for all values."""
 
     def _fast(self, acc: Array, piece: Piece) -> None:
-        _fused_multiply_add(acc, self.products.left[piece.ks], self.products.right[piece.ks])
+        fused_multiply_add(acc, self.products.left[piece.ks], self.products.right[piece.ks])
 
     def term(self, acc: Array, piece: Piece) -> None:
         """acc = R(the term): fma(a, b, -0), as -0 changes no sum, not even the sign of a zero."""
         acc[...] = -0.0
         self._fast(acc, piece)
-
-
-@compiled
-def _by_underflow(acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, ends: Any) -> None:
-    """`underflow_rounding.Steps.run`, and its products: left carries `factors`. last: the exact sum before the last R.
-
-    Four terms at a time, so that a sum is taken from memory and put back once for them.
-    """
-    rows, columns = acc.shape
-    terms = len(left)
-    for start in range(0, columns, _STRIP):
-        stop = min(start + _STRIP, columns)
-        for row in range(rows):
-            strip, sums = acc[row, start:stop], last[row, start:stop]
-            for i in range(len(strip)):
-                strip[i] = strip[i] * ends[0]
-            first = (terms - 1) % 4 + 1
-            for k in range(first):
-                x, d, b, values = left[k, row], down[k], back[k], right[k, start:stop]
-                for i in range(len(strip)):
-                    t = strip[i] + x * np.float64(values[i])
-                    sums[i] = t
-                    strip[i] = (t * d) * b - t
-            for k in range(first, terms, 4):
-                x0, x1, x2, x3 = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
-                y0, y1 = right[k, start:stop], right[k + 1, start:stop]
-                y2, y3 = right[k + 2, start:stop], right[k + 3, start:stop]
-                for i in range(len(strip)):
-                    t = strip[i] + x0 * np.float64(y0[i])
-                    r = (t * down[k]) * back[k] - t
-                    t = r + x1 * np.float64(y1[i])
-                    r = (t * down[k + 1]) * back[k + 1] - t
-                    t = r + x2 * np.float64(y2[i])
-                    r = (t * down[k + 2]) * back[k + 2] - t
-                    t = r + x3 * np.float64(y3[i])
-                    sums[i] = t
-                    strip[i] = (t * down[k + 3]) * back[k + 3] - t
-            for i in range(len(strip)):
-                strip[i] = strip[i] * ends[1]
-
-
-@compiled
-def _run_through(
-    acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, ends: Array, start: float,
-    least: Array, largest: Array, per_largest: float,
-) -> int:  # fmt: skip
-    """`_by_underflow` of pieces of len(down) terms, while the least term of each is not below what acc makes its reach.
-
-    least, largest: of each piece, the smallest term that is not zero and the sum of the largest ones.
-    """
-    rows, columns = acc.shape
-    for piece in range(len(least)):
-        top = 0.0
-        for row in range(rows):
-            for i in range(columns):
-                top = max(top, abs(acc[row, i]))
-        first = piece * len(down)
-        if least[piece] < (top + largest[piece]) * per_largest:
-            return first
-        stop = min(first + len(down), len(left))
-        n = stop - first
-        _by_underflow(acc, last, left[first:stop], right[first:stop], down[:n], back[:n], (start, ends[n]))
-    return len(left)
-
-
-@compiled
-def _rounded_by_underflow(
-    acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, of_products: Any, ends: Any
-) -> None:
-    """The same with products that are rounded so too, `of_products` their down and back."""
-    rows, columns = acc.shape
-    first_down, first_back = of_products
-    for start in range(0, columns, _STRIP):
-        stop = min(start + _STRIP, columns)
-        for row in range(rows):
-            strip, sums = acc[row, start:stop], last[row, start:stop]
-            for i in range(len(strip)):
-                strip[i] = strip[i] * ends[0]
-            for k in range(len(left)):
-                x, values = left[k, row], right[k, start:stop]
-                for i in range(len(strip)):
-                    exact = x * np.float64(values[i])
-                    t = strip[i] + ((exact * first_down[k]) * first_back[k] - exact)
-                    sums[i] = t
-                    strip[i] = (t * down[k]) * back[k] - t
-            for i in range(len(strip)):
-                strip[i] = strip[i] * ends[1]
 
 
 class CompiledNarrow(Narrow):
@@ -369,7 +87,7 @@ class CompiledNarrow(Narrow):
         super().__init__(products, at, bounds, largest_sum, has_signed_zeros=has_signed_zeros)
         self.depth = len(products.left) if self._quick is None else self._quick.count
         self.product = at.product
-        self._chain = _CHAINS[at.product is not None, _nearest if self._is_never_doubtful else _once]
+        self._chain = CHAINS[at.product is not None, nearest if self._is_never_doubtful else once]
         self._runs_through = self._quick is not None and at.product is None and self._is_never_doubtful
 
     def enter(self, acc: Array, piece: Piece) -> None:
@@ -393,7 +111,7 @@ class CompiledNarrow(Narrow):
         per_largest = reach(self.format, 2.0)  # of the largest sum
         quick = self._quick
         return int(
-            _run_through(
+            run_through(
                 acc, self._sum, left, self.products.right[ks], quick.down, quick.back, quick.ends, quick.start, least,
                 largest, per_largest,
             )
@@ -406,15 +124,15 @@ class CompiledNarrow(Narrow):
         right, constants = self.products.right[piece.ks], (quick.down[:n], quick.back[:n])
         ends = quick.start, float(quick.ends[n])
         if self.product is None:
-            _by_underflow(acc, self._sum, left, right, *constants, ends)
+            by_underflow(acc, self._sum, left, right, *constants, ends)
         else:
             of_products = quick.down_product[:n], quick.back_product[:n]
-            _rounded_by_underflow(acc, self._sum, left, right, *constants, of_products, ends)
+            rounded_by_underflow(acc, self._sum, left, right, *constants, of_products, ends)
 
     def _one_by_one(self, acc: Array, piece: Piece) -> None:
         """The step that is right in any range. A sum that is zero has its sign, which `enter` takes from `_sum`."""
         left, right = self.products.left[piece.ks], self.products.right[piece.ks]
-        self._chain(acc, left, right, _grid(self.product or self.format), _grid(self.format))
+        self._chain(acc, left, right, grid_of(self.product or self.format), grid_of(self.format))
         if self._loses_signs:
             np.copyto(self._sum, acc)
 
@@ -431,7 +149,7 @@ class CompiledNarrow(Narrow):
 
     def join(self, acc: Array, other: Array) -> None:
         """acc = R(acc + other): 53 bits are at least 2p + 2, where rounding twice is harmless (Figueroa 1995)."""
-        _join(acc, other, _grid(self.format))
+        join(acc, other, grid_of(self.format))
 
 
 def _steps(products: Products, at: Precision, path: Path, start: Float64Array | None) -> Steps | None:
@@ -446,53 +164,11 @@ def _steps(products: Products, at: Precision, path: Path, start: Float64Array | 
     return CompiledFused(products, at) if is_float32_fma else CompiledNative(products, at)
 
 
-# --- widening ---------------------------------------------------------------------------------------------------------
-
-
-@compiled
-def _bf16(code: Any) -> Any:
-    """The word of the float32 of a code: it is the upper half."""
-    return np.uint32(code) << np.uint32(16)
-
-
-@compiled
-def _f16(code: Any) -> Any:
-    """The word of the float32 of a code: see `operands._from_upper_f16`."""
-    magnitude = np.uint32(code & 0x7FFF)
-    exact = _float32(magnitude << np.uint32(13)) * np.float32(2.0**112)
-    word = _word32(exact) | (np.uint32(0x7F80_0000) if magnitude >= 0x7C00 else np.uint32(0))
-    return word | (np.uint32(code & 0x8000) << np.uint32(16))
-
-
-def _widening(word_of: Callable[..., Any]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Two loops to words uint32 (K, n): from codes uint16 (K, n), and from pairs of codes uint32 (K/2, n)."""
-
-    @compiled
-    def one_by_one(codes: Array, wide: Array) -> None:
-        rows, columns = codes.shape
-        for k in range(rows):
-            for n in range(columns):
-                wide[k, n] = word_of(codes[k, n])
-
-    @compiled
-    def in_pairs(pairs: Array, wide: Array) -> None:
-        rows, columns = pairs.shape
-        for k in range(rows):
-            for n in range(columns):
-                wide[2 * k, n] = word_of(pairs[k, n] & np.uint32(0xFFFF))
-                wide[2 * k + 1, n] = word_of(pairs[k, n] >> np.uint32(16))
-
-    return one_by_one, in_pairs
-
-
-_WIDENING = {bf16.dtype: _widening(_bf16), f16.dtype: _widening(_f16)}
-
-
 def widened_here(block: Array, dtype: np.dtype[Any]) -> Array:
     """As `operands.widened`: bf16 and f16 are widened in one go, transposed weights after two neighbours as one."""
-    if dtype != np.float32 or block.dtype not in _WIDENING:
+    if dtype != np.float32 or block.dtype not in WIDENING:
         return widened(block, dtype)
-    one_by_one, in_pairs = _WIDENING[block.dtype]
+    one_by_one, in_pairs = WIDENING[block.dtype]
     wide = np.empty(block.shape, np.uint32)
     if block.strides[1] == block.itemsize:
         one_by_one(block.view(np.uint16), wide)

@@ -1,0 +1,354 @@
+"""Loops over tiles and codes as machine code: what `compiled` makes its steps of. Start reading at `compiled`.
+
+Nothing here is fast-math: LLVM neither reorders nor contracts, so that each `+` and `*` below is one IEEE operation of
+its type, and `_fma` is one fused operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from softfloat_llm.numerics.formats import Array, Format, bf16, f16
+from softfloat_llm.numerics.rounding import EXPONENT_MASK
+
+F = TypeVar("F", bound=Callable[..., Any])
+Grid = tuple[float, float, float]
+"""What `_round` needs of a format: see `grid_of`."""
+
+_STRIP = 512  # columns: their accumulators stay in the first-level cache while all terms enter
+_EXPONENT = int(EXPONENT_MASK)
+
+
+def compiled(function: F) -> F:
+    """The function as machine code for the types that it is called with, kept between runs; it lets go of the lock."""
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+
+
+def _instruction(result: Any, *arguments: Any, emit: Callable[..., Any]) -> Any:
+    """What an intrinsic gives back to numba: its signature, and the code of one LLVM instruction."""
+    return result(*arguments), lambda context, builder, signature, values: emit(context, builder, *values)
+
+
+def _bitcast(to: Any) -> Callable[..., Any]:
+    return lambda context, builder, value: builder.bitcast(value, context.get_value_type(to))
+
+
+def _bits_of(typing_context: Any, x: Any) -> Any:
+    """The word of a float64."""
+    return _instruction(types.int64, types.float64, emit=_bitcast(types.int64))
+
+
+def _float_of(typing_context: Any, word: Any) -> Any:
+    """The float64 of a word."""
+    return _instruction(types.float64, types.int64, emit=_bitcast(types.float64))
+
+
+def _fma_of(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
+    """x * y + z in float32, rounded once: an instruction where the CPU has one, else the C library's function."""
+    floats = (types.float32,) * 3
+    return _instruction(types.float32, *floats, emit=lambda context, builder, *values: builder.fma(*values))
+
+
+def _word_of(typing_context: Any, x: Any) -> Any:
+    """The word of a float32."""
+    return _instruction(types.uint32, types.float32, emit=_bitcast(types.uint32))
+
+
+def _float32_of(typing_context: Any, word: Any) -> Any:
+    """The float32 of a word."""
+    return _instruction(types.float32, types.uint32, emit=_bitcast(types.float32))
+
+
+_bits: Any = intrinsic(_bits_of)
+_word32: Any = intrinsic(_word_of)
+_float32: Any = intrinsic(_float32_of)
+_float: Any = intrinsic(_float_of)
+_fma: Any = intrinsic(_fma_of)
+
+
+# --- rounding ---------------------------------------------------------------------------------------------------------
+
+
+def grid_of(fmt: Format) -> Grid:
+    """The smallest normal value, 1.5 * 2^(53 - p), and the largest value."""
+    return fmt.smallest_normal, 1.5 * 2.0 ** (53 - fmt.precision), fmt.max
+
+
+@compiled
+def _round(t: float, grid: Grid) -> float:
+    """t rounded as `tiles.Rounder` does: ties to even, the sign of a zero kept, infinite beyond the largest value."""
+    lowest, factor, largest = grid
+    q = max(_float(_bits(t) & _EXPONENT), lowest) * factor
+    r = (t + q) - q
+    r = r if abs(r) <= largest else t * np.inf  # an infinity (q is one too, and r a NaN) or a NaN stays what it is
+    signed: float = np.copysign(r, t)
+    return signed
+
+
+@compiled
+def _sum_to_odd(x: float, y: float) -> float:
+    """x + y to 53 bits, rounded to odd: to round it again to at most 51 bits is to round the exact sum.
+
+    Where the sum was not exact and its last bit is even, it moves one place toward the error that TwoSum gives.
+    Sources: Knuth, TAOCP 2, 4.2.2; Boldo and Melquiond, Emulation of FMA and correctly rounded sums (2008).
+    """
+    s = x + y
+    part = s - x
+    error = (x - (s - part)) + (y - part)  # NaN where the sum is not finite
+    word = _bits(s)
+    is_inexact = (error < 0.0) | (error > 0.0)
+    moved = word + (1 if (error > 0.0) == (s > 0.0) else -1)
+    odd: float = _float(moved if is_inexact & ((word & 1) == 0) else word)
+    return odd
+
+
+# --- chains: acc = R(acc + term) for each k in turn -------------------------------------------------------------------
+
+
+@compiled
+def _exact(x: float, y: float, product: Grid) -> float:
+    """A product of two values of at most 24 bits: exact in float64."""
+    return np.float64(x) * np.float64(y)
+
+
+@compiled
+def _rounded(x: float, y: float, product: Grid) -> float:
+    return _round(np.float64(x) * np.float64(y), product)
+
+
+@compiled
+def nearest(acc: float, term: float, grid: Grid) -> float:
+    """R(acc + term) where rounding to 53 bits first is harmless: `steps.Narrow` says when."""
+    return _round(acc + term, grid)
+
+
+@compiled
+def once(acc: float, term: float, grid: Grid) -> float:
+    """R(acc + term), always."""
+    return _round(_sum_to_odd(acc, term), grid)
+
+
+@compiled
+def in_float32(acc: float, term: float, grid: Grid) -> np.float32:
+    """acc + term in float32, for a term that is a float32 value."""
+    return np.float32(acc) + np.float32(term)
+
+
+@compiled
+def in_float64(acc: float, term: float, grid: Grid) -> float:
+    """acc + term in float64."""
+    return acc + term
+
+
+def _chain(term_of: Callable[..., float], step: Callable[..., Any]) -> Callable[..., None]:
+    """A loop over strips, rows, terms and columns. acc (M, n), left (K, M), right (K, n)."""
+
+    @compiled
+    def chain(acc: Array, left: Array, right: Array, product: Grid, grid: Grid) -> None:
+        rows, columns = acc.shape
+        for start in range(0, columns, _STRIP):
+            stop = min(start + _STRIP, columns)
+            for row in range(rows):
+                strip = acc[row, start:stop]
+                for k in range(len(left)):
+                    x, values = left[k, row], right[k, start:stop]
+                    for i in range(len(strip)):
+                        strip[i] = step(strip[i], term_of(x, values[i], product), grid)
+
+    return chain
+
+
+CHAINS = {
+    (is_rounded, step): _chain(_rounded if is_rounded else _exact, step)
+    for is_rounded in (False, True)
+    for step in (nearest, once, in_float32, in_float64)
+}
+
+
+@compiled
+def join(acc: Array, other: Array, grid: Grid) -> None:
+    """acc = R(acc + other), both (M, n)."""
+    rows, columns = acc.shape
+    for row in range(rows):
+        for i in range(columns):
+            acc[row, i] = _round(acc[row, i] + other[row, i], grid)
+
+
+@compiled
+def _plain(acc: Any, x: Any, y: Any) -> Any:
+    """The product and the sum each rounded to the type of all three."""
+    return acc + x * y
+
+
+@compiled
+def _fused(acc: Any, x: Any, y: Any) -> Any:
+    return _fma(x, y, acc)
+
+
+def _multiplied_in(step: Callable[..., Any]) -> Callable[[Array, Array, Array], None]:
+    """A loop of acc = step(acc, left[k], right[k]) for each k. acc (M, n), left (K, M), right (K, n), of one type.
+
+    Four terms at a time, so that a sum is taken from memory and put back once for them.
+    """
+
+    @compiled
+    def loop(acc: Array, left: Array, right: Array) -> None:
+        rows, columns = acc.shape
+        terms = len(left)
+        for start in range(0, columns, _STRIP):
+            stop = min(start + _STRIP, columns)
+            for row in range(rows):
+                strip = acc[row, start:stop]
+                for k in range(terms % 4):
+                    x, values = left[k, row], right[k, start:stop]
+                    for i in range(len(strip)):
+                        strip[i] = step(strip[i], x, values[i])
+                for k in range(terms % 4, terms, 4):
+                    x0, x1, x2, x3 = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
+                    y0, y1 = right[k, start:stop], right[k + 1, start:stop]
+                    y2, y3 = right[k + 2, start:stop], right[k + 3, start:stop]
+                    for i in range(len(strip)):
+                        strip[i] = step(step(step(step(strip[i], x0, y0[i]), x1, y1[i]), x2, y2[i]), x3, y3[i])
+
+    return loop
+
+
+multiply_add, fused_multiply_add = _multiplied_in(_plain), _multiplied_in(_fused)
+
+
+# --- chains rounded by underflow -------------------------------------------------------------------------------------
+
+
+@compiled
+def by_underflow(acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, ends: Any) -> None:
+    """`underflow_rounding.Steps.run`, and its products: left carries `factors`. last: the exact sum before the last R.
+
+    Four terms at a time, so that a sum is taken from memory and put back once for them.
+    """
+    rows, columns = acc.shape
+    terms = len(left)
+    for start in range(0, columns, _STRIP):
+        stop = min(start + _STRIP, columns)
+        for row in range(rows):
+            strip, sums = acc[row, start:stop], last[row, start:stop]
+            for i in range(len(strip)):
+                strip[i] = strip[i] * ends[0]
+            first = (terms - 1) % 4 + 1
+            for k in range(first):
+                x, d, b, values = left[k, row], down[k], back[k], right[k, start:stop]
+                for i in range(len(strip)):
+                    t = strip[i] + x * np.float64(values[i])
+                    sums[i] = t
+                    strip[i] = (t * d) * b - t
+            for k in range(first, terms, 4):
+                x0, x1, x2, x3 = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
+                y0, y1 = right[k, start:stop], right[k + 1, start:stop]
+                y2, y3 = right[k + 2, start:stop], right[k + 3, start:stop]
+                for i in range(len(strip)):
+                    t = strip[i] + x0 * np.float64(y0[i])
+                    r = (t * down[k]) * back[k] - t
+                    t = r + x1 * np.float64(y1[i])
+                    r = (t * down[k + 1]) * back[k + 1] - t
+                    t = r + x2 * np.float64(y2[i])
+                    r = (t * down[k + 2]) * back[k + 2] - t
+                    t = r + x3 * np.float64(y3[i])
+                    sums[i] = t
+                    strip[i] = (t * down[k + 3]) * back[k + 3] - t
+            for i in range(len(strip)):
+                strip[i] = strip[i] * ends[1]
+
+
+@compiled
+def run_through(
+    acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, ends: Array, start: float,
+    least: Array, largest: Array, per_largest: float,
+) -> int:  # fmt: skip
+    """`by_underflow` of pieces of len(down) terms, while the least term of each is not below what acc makes its reach.
+
+    least, largest: of each piece, the smallest term that is not zero and the sum of the largest ones.
+    """
+    rows, columns = acc.shape
+    for piece in range(len(least)):
+        top = 0.0
+        for row in range(rows):
+            for i in range(columns):
+                top = max(top, abs(acc[row, i]))
+        first = piece * len(down)
+        if least[piece] < (top + largest[piece]) * per_largest:
+            return first
+        stop = min(first + len(down), len(left))
+        n = stop - first
+        by_underflow(acc, last, left[first:stop], right[first:stop], down[:n], back[:n], (start, ends[n]))
+    return len(left)
+
+
+@compiled
+def rounded_by_underflow(
+    acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, of_products: Any, ends: Any
+) -> None:
+    """The same with products that are rounded so too, `of_products` their down and back."""
+    rows, columns = acc.shape
+    first_down, first_back = of_products
+    for start in range(0, columns, _STRIP):
+        stop = min(start + _STRIP, columns)
+        for row in range(rows):
+            strip, sums = acc[row, start:stop], last[row, start:stop]
+            for i in range(len(strip)):
+                strip[i] = strip[i] * ends[0]
+            for k in range(len(left)):
+                x, values = left[k, row], right[k, start:stop]
+                for i in range(len(strip)):
+                    exact = x * np.float64(values[i])
+                    t = strip[i] + ((exact * first_down[k]) * first_back[k] - exact)
+                    sums[i] = t
+                    strip[i] = (t * down[k]) * back[k] - t
+            for i in range(len(strip)):
+                strip[i] = strip[i] * ends[1]
+
+
+# --- widening ---------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _bf16(code: Any) -> Any:
+    """The word of the float32 of a code: it is the upper half."""
+    return np.uint32(code) << np.uint32(16)
+
+
+@compiled
+def _f16(code: Any) -> Any:
+    """The word of the float32 of a code: see `operands._from_upper_f16`."""
+    magnitude = np.uint32(code & 0x7FFF)
+    exact = _float32(magnitude << np.uint32(13)) * np.float32(2.0**112)
+    word = _word32(exact) | (np.uint32(0x7F80_0000) if magnitude >= 0x7C00 else np.uint32(0))
+    return word | (np.uint32(code & 0x8000) << np.uint32(16))
+
+
+def _widening(word_of: Callable[..., Any]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Two loops to words uint32 (K, n): from codes uint16 (K, n), and from pairs of codes uint32 (K/2, n)."""
+
+    @compiled
+    def one_by_one(codes: Array, wide: Array) -> None:
+        rows, columns = codes.shape
+        for k in range(rows):
+            for n in range(columns):
+                wide[k, n] = word_of(codes[k, n])
+
+    @compiled
+    def in_pairs(pairs: Array, wide: Array) -> None:
+        rows, columns = pairs.shape
+        for k in range(rows):
+            for n in range(columns):
+                wide[2 * k, n] = word_of(pairs[k, n] & np.uint32(0xFFFF))
+                wide[2 * k + 1, n] = word_of(pairs[k, n] >> np.uint32(16))
+
+    return one_by_one, in_pairs
+
+
+WIDENING = {bf16.dtype: _widening(_bf16), f16.dtype: _widening(_f16)}
