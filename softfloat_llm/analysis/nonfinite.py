@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,9 +10,14 @@ from typing import Any
 import numpy as np
 
 from softfloat_llm.analysis.numbers import about
-from softfloat_llm.analysis.taps import Tap, forward_order, tap_of, visible
+from softfloat_llm.analysis.taps import Tap, are_seen, forward_order, is_over_keys, tap_of
+from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array
+from softfloat_llm.numerics.mapped import give_back
 from softfloat_llm.trace import Event
+
+AT_ONCE = 1 << 22
+"""Elements that are looked at at once."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ def first_nonfinite(whose: str, arrays: Mapping[str, Array], events: tuple[Event
         if (place := _first_place(tap, arrays[tap.name])) is not None:
             found.append(NonFinite(whose, tap, place, float(arrays[tap.name][place])))
             break
+        give_back(arrays[tap.name])
     first = min(found, key=lambda one: one.tap.order, default=None)
     return first and replace(first, before=_before(first, arrays))
 
@@ -95,5 +102,16 @@ def _story(event: Event) -> str:
 
 
 def _first_place(tap: Tap, array: Array) -> tuple[int, ...] | None:
-    places = np.flatnonzero(~np.isfinite(visible(tap, array, len(array))))
-    return tuple(int(i) for i in np.unravel_index(places[0], array.shape)) if len(places) else None
+    """Some rows after the others: those of a long context are large."""
+    rows = max(1, AT_ONCE // max(1, math.prod(array.shape[1:])))
+    for start in range(0, len(array), rows):
+        part = array[start : start + rows]
+        if is_all_finite(part):
+            continue
+        is_bad = ~np.isfinite(part)
+        if is_over_keys(tap, array):
+            is_bad &= are_seen(start, part)
+        if is_bad.any():
+            place = tuple(int(i) for i in np.argwhere(is_bad)[0])
+            return start + place[0], *place[1:]
+    return None

@@ -89,17 +89,27 @@ def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> list[Tap]:
 
 
 def visible(tap: Tap, array: Array, positions: int) -> Array:
-    """The first positions of a tap (T, ...); over keys (T, ..., S), with what lies after the query as zeros.
+    """The first positions of a tap (T, ...); over keys (T, ..., S), with what lies after the query as zeros."""
+    return over_seen_keys(array, positions) if is_over_keys(tap, array) else array[:positions]
+
+
+def is_over_keys(tap: Tap, array: Array) -> bool:
+    """True where the last axis of a tap (T, ...) is the keys.
 
     The tap of a scale that is put on queries is (T, H, C): its last axis, unless C is T, is not taken for the keys.
     """
-    over_keys = tap.is_over_keys and array.shape[-1] == len(array)
-    return over_seen_keys(array, positions) if over_keys else array[:positions]
+    return tap.is_over_keys and array.shape[-1] == len(array)
+
+
+def are_seen(first: int, rows: Array) -> Array:
+    """For rows (n, ..., S) of a tap over keys, from position `first` on: which keys each position sees."""
+    places = np.arange(first, first + len(rows)).reshape(-1, *[1] * (rows.ndim - 1))
+    seen: Array = np.arange(rows.shape[-1]) <= places
+    return seen
 
 
 def over_seen_keys(array: Array, positions: int) -> Array:
     """The first positions of (T, ..., S), with zeros at the keys that lie after the query."""
     array = array[:positions, ..., :positions]
-    places = np.arange(positions).reshape(-1, *[1] * (array.ndim - 1))
-    kept: Array = np.where(np.arange(array.shape[-1]) <= places, array, np.zeros((), array.dtype))
+    kept: Array = np.where(are_seen(0, array), array, np.zeros((), array.dtype))
     return kept
