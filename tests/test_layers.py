@@ -47,7 +47,7 @@ IN_NUMERICS = [
     "formats", "exact", "stochastic", "rounding", "ulps", "ops", "enclosures", "approximations", "special_values",
     "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees", "adders", "mkl_orders", "orders",
     "precision", "fused", "operands", "accumulate", "partials", "scaled", "extents", "side_by_side", "einsum_loops",
-    "tiles", "underflow_rounding", "steps", "masked_steps", "paths", "exact_products", "compiled_loops",
+    "tiles", "underflow_rounding", "steps", "narrow_steps", "masked_steps", "paths", "exact_products", "compiled_loops",
     "compiled", "kernels", "mapped", "crew", "reduce",
 ]  # fmt: skip
 

@@ -27,18 +27,16 @@ from softfloat_llm.numerics.compiled_loops import (
 )
 from softfloat_llm.numerics.extents import Spread
 from softfloat_llm.numerics.formats import Array, Float64Array, f32
+from softfloat_llm.numerics.narrow_steps import Narrow, has_signed_zeros, largest_sum
 from softfloat_llm.numerics.operands import has_even_columns, turned_pairs, widened
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.steps import (
     Kit,
-    Narrow,
     Native,
     OnTile,
     Path,
     Steps,
     flushes,
-    has_signed_zeros,
-    largest_sum,
     never_tiny,
 )
 from softfloat_llm.numerics.tiles import Piece, Products, is_native

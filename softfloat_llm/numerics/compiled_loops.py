@@ -124,7 +124,7 @@ def _rounded(x: float, y: float, product: Grid) -> float:
 
 @compiled
 def nearest(acc: float, term: float, grid: Grid) -> float:
-    """R(acc + term) where rounding to 53 bits first is harmless: `steps.Narrow` says when."""
+    """R(acc + term) where rounding to 53 bits first is harmless: `narrow_steps.Narrow` says when."""
     return _round(acc + term, grid)
 
 

@@ -21,6 +21,7 @@ from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
 from softfloat_llm.numerics.extents import Operands, Stored, extremes
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
 from softfloat_llm.numerics.masked_steps import Masked
+from softfloat_llm.numerics.narrow_steps import Narrow, has_signed_zeros, largest_sum
 from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.paths import path_of
@@ -30,15 +31,12 @@ from softfloat_llm.numerics.side_by_side import SideBySide, joined, side_by_side
 from softfloat_llm.numerics.steps import (
     Fused,
     Kit,
-    Narrow,
     Native,
     Path,
     Steps,
     all_exact_in_float32,
     exact_in_float32,
     flushes,
-    has_signed_zeros,
-    largest_sum,
     never_tiny,
     wide_enough,
 )

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from softfloat_llm.numerics.extents import Spread
 from softfloat_llm.numerics.formats import Array
+from softfloat_llm.numerics.narrow_steps import is_never_doubtful
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import to_odd_pair, two_sum
-from softfloat_llm.numerics.steps import OnTile, is_never_doubtful
+from softfloat_llm.numerics.steps import OnTile
 from softfloat_llm.numerics.tiles import Piece, Products, term_bits
 
 Words = npt.NDArray[np.int64]
@@ -30,7 +31,8 @@ class Masked(OnTile):
     bit 53 - p of the word, and words of one sign are in the order of the numbers, so that a carry is right too.
     **Right** where t 2^low is exact (`_is_held`), where no sum leaves the range (`_are_bounded`), and where t is the
     exact sum (`_is_exact`), or rounded to odd where it is not; or (to nearest) rounded where that changes no rounding:
-    see `steps.Narrow`. Elsewhere, the evident step. An inexact t is not below 2^emin, so that its last bit is held too.
+    see `narrow_steps.Narrow`. Elsewhere, the evident step. An inexact t is not below 2^emin, so that its last bit is
+    held too.
 
     A zero has t's sign, which is not what a sum of zero has toward_negative, nor where the format has no -0.
     """

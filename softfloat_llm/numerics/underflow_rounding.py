@@ -139,7 +139,7 @@ def steps_of(at: Precision) -> Steps | None:
 
     * If it is the term, that is less than 2^(m - 53 + w) <= 2^(m - 1 - 2p), and acc so close to 2^m that, on the
       format's grid, it is 2^m itself: |term| <= 2^(m - shift). `reach` is about those.
-    * If it is acc, that is less than 2^(m - 53 + p) = 2^(m - shift): `steps.Narrow` sees to it.
+    * If it is acc, that is less than 2^(m - 53 + p) = 2^(m - shift): `narrow_steps.Narrow` sees to it.
     """
     fmt = _format(at)
     acc, product = constants_of(fmt), None if at.product is None else constants_of(at.product)

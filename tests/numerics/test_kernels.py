@@ -25,6 +25,7 @@ ORDERS = [
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:4", "lanes:8:adj", "blocked:7", "split-k:3",
     "split-k:2:bf16", "perm:5", "blocked:32 > lanes:2", "blocked:9:bf16", "blocked:16:f16 > lanes:2", "lanes:8:bf16",
 ]  # fmt: skip
+MASKED_ORDERS = ["seq", "lanes:4", "split-k:3", "blocked:9:bf16", "pairwise"]  # of many forms that differ in one step
 FAST = {
     "f32 native, exact products": ("f16,acc=f32", "native"),
     "f32 native, products that can leave float32": ("bf16,acc=f32", "native"),
@@ -157,7 +158,7 @@ DATA = [everyday, any_code, finite_code, tiny, huge, short, trifles]
 @pytest.mark.parametrize("make", DATA)
 def test_fast_form_equals_its_twin_in_every_order(name: str, make: Any) -> None:
     text, path = FAST[name]
-    for order in ORDERS:
+    for order in ORDERS if path != "masked" else MASKED_ORDERS:
         at = at_of(text, order)
         assert path_of(at) == path
         rng = rng_of(name, make.__name__, order)
