@@ -124,6 +124,8 @@ def _asked(
     """Each prompt's ids. Raises RunError where there are none, or teachers of another number."""
     if prompts is not None and tokens is not None:
         raise TokenError("Give the prompts as texts or as token ids, not both.")
+    if isinstance(prompts, str):
+        raise TokenError(f"The prompts are one text, {prompts[:40]!r}. Give a list of texts, or take `simulate`.")
     given = max((len(words) for words in (prompts, tokens, teachers) if words is not None), default=0)
     if not given:
         raise RunError("There are no prompts to run. Give at least one (a file with one on a line).")

@@ -46,6 +46,8 @@ def what_to_feed(
     """The prompt's ids, the tokens that a teacher feeds, and the number of steps."""
     if prompt is not None and tokens is not None:
         raise TokenError("Give the prompt as a text or as token ids, not both.")
+    if not isinstance(prompt, str | None):
+        raise TokenError(f"A prompt is one text, not a {type(prompt).__name__}; several: `batches.simulate_batch`.")
     if not isinstance(steps, int) or steps < 0:
         raise TokenError(f"steps is {steps!r}: a run has 0 or more steps.")
     ids = None if tokens is None else _one_sequence(tokens, model)

@@ -63,6 +63,10 @@ class Run:
     pieces: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        chosen = f"{len(self.prompt_tokens)} tokens of a prompt, {self.steps} chosen"
+        return f"<Run of {self.model} by {self.recipe.name}: {chosen}, {len(self.arrays)} taps>"
+
     def __getitem__(self, name: str) -> Array:
         key = LOGITS if name == "logits" else name
         if key not in self.arrays:
@@ -161,9 +165,8 @@ class Run:
         try:
             body = json.loads((folder / "run.json").read_text())
         except (OSError, ValueError, RecursionError) as error:
-            raise RunError(
-                f"Reading the run {folder}: {why(error, with_file=True)}. Expected a folder that --save wrote."
-            ) from None
+            expected = runs_within(folder) or "Expected a folder that --save wrote."
+            raise RunError(f"Reading the run {folder}: {why(error, with_file=True)}. {expected}") from None
         if not isinstance(body, dict) or body.get("schema") != RUN_SCHEMA:
             raise RunError(f"Reading the run {folder}: run.json has not the schema {RUN_SCHEMA!r}.")
         try:
@@ -177,6 +180,12 @@ class Run:
         if digest != written:
             raise RunError(f"Reading the run {folder}: its logits have {digest}, but run.json says {written}.")
         return run
+
+
+def runs_within(folder: Path) -> str:
+    """What to say of a folder that `--prompts --save` wrote: several runs, 1, 2, ...; nothing of any other."""
+    is_several = (folder / "1" / "run.json").is_file()
+    return f"It holds a run of each prompt: give one of them, such as {folder / '1'}." if is_several else ""
 
 
 def check_target(target: Path, *, replace: bool = False, mark: str = "run.json") -> None:

@@ -92,6 +92,7 @@ def test_each_prompt_has_a_teacher_of_its_own(tiny):
 
 
 @pytest.mark.parametrize(("words", "error", "message"), [
+    ({"prompts": "The cup is"}, TokenError, "Give a list of texts"),
     ({}, RunError, "There are no prompts to run"), ({"prompts": []}, RunError, "There are no prompts to run"),
     ({"prompts": ["a"], "tokens": [[1]]}, TokenError, "not both"),
     ({"tokens": [[1], [2, 5000]]}, TokenError, r"^Prompt 2: Token id 5000 lies outside"),

@@ -195,6 +195,7 @@ def test_a_teacher_whose_tokens_the_model_has_not_is_refused(reference, tmp_path
     ({"prompt": ""}, TokenError, "the prompt is empty"),
     ({"tokens": []}, TokenError, "the prompt is empty"),
     ({"prompt": "x", "tokens": [1]}, TokenError, "not both"),
+    ({"prompt": ["x", "y"]}, TokenError, "one text, not a list"),
     ({"tokens": [960]}, TokenError, "Token id 960 lies outside the vocabulary: it has 960 ids, from 0 to 959"),
     ({"tokens": [-1]}, TokenError, "Token id -1"),
     ({"tokens": [1.7]}, TokenError, "Tokens are integers"),
@@ -312,6 +313,9 @@ def test_a_saved_run_loads_as_it_was(tiny, tmp_path, recipe):
     for field in dataclasses.fields(Run):
         if field.name not in ("arrays", "recipe"):
             assert repr(getattr(again, field.name)) == repr(getattr(run, field.name)), field.name
+    assert (
+        repr(again) == repr(run) == f"<Run of tiny by {recipe}: 5 tokens of a prompt, 2 chosen, {len(run.arrays)} taps>"
+    )
     assert again.names == run.names
     assert all(bits(again[name]) == bits(run[name]) for name in run.names)
     assert again.recipe.words() == run.recipe.words()

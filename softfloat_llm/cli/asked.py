@@ -22,7 +22,7 @@ from softfloat_llm.errors import RunError
 from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.recipe import Recipe, recipe_of
-from softfloat_llm.runs import Run, simulate
+from softfloat_llm.runs import Run, runs_within, simulate
 
 RunOrPrompt = Annotated[
     str | None,
@@ -40,7 +40,8 @@ def saved_run(what: str | None) -> Run | None:
     except (OSError, ValueError):  # too long for a path, or no path at all: a prompt
         return None
     if not is_run and is_path:
-        raise RunError(f"{what} holds no saved run. Give a folder that `simulate --save` wrote, or a prompt.")
+        expected = runs_within(Path(what)) or "Give a folder that `simulate --save` wrote, or a prompt."
+        raise RunError(f"{what} holds no saved run. {expected}")
     return named(Run.load(what)) if is_run else None
 
 

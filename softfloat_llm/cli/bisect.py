@@ -9,8 +9,7 @@ import typer
 from softfloat_llm.analysis.bisect import bisect_of
 from softfloat_llm.cli.asked import AgainstOption, RunOrPrompt, StepOption, step_of
 from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped
-from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, show, show_json, watched
 
 
 @grouped

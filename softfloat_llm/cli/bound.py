@@ -13,8 +13,7 @@ from softfloat_llm.analysis.logit_bands import model_band
 from softfloat_llm.analysis.site_bands import site_band
 from softfloat_llm.cli.asked import RunOrPrompt, all_taps_of, last_step_of
 from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped
-from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, show, show_json, watched
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.numerics.rounding import round_to
 

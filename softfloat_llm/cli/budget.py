@@ -10,8 +10,7 @@ from softfloat_llm.analysis.budget import budget_of
 from softfloat_llm.analysis.chains import BY
 from softfloat_llm.cli.asked import AgainstOption, RunOrPrompt, StepOption, step_of
 from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped
-from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, show, show_json, watched
 from softfloat_llm.errors import nearest
 
 

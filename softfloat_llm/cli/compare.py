@@ -16,8 +16,7 @@ from softfloat_llm.analysis.names import named
 from softfloat_llm.cli.asked import RunOrPrompt, refuse_words
 from softfloat_llm.cli.live import LiveFlags, live_comparison
 from softfloat_llm.cli.options import OutputFlags, PassFlags, PrecisionFlags, grouped, quoted
-from softfloat_llm.cli.screen import say, show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, say, show, show_json, watched
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.runs import Run
 from softfloat_llm.site_runs import local_run

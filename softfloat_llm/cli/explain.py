@@ -15,8 +15,7 @@ from softfloat_llm.analysis.names import named
 from softfloat_llm.analysis.reading import numbers_of
 from softfloat_llm.cli.asked import saved_run
 from softfloat_llm.cli.options import OutputFlags, PassFlags, grouped, quoted
-from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, show, show_json, watched
 from softfloat_llm.io.arrays import read_array
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.recipe import recipe_of

@@ -19,8 +19,7 @@ from softfloat_llm.analysis.identify_logits import identify_logits
 from softfloat_llm.analysis.identify_tensor import identify_tensor
 from softfloat_llm.analysis.reading import numbers_of
 from softfloat_llm.cli.options import OutputFlags, grouped, quoted
-from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, show, show_json, watched
 from softfloat_llm.errors import ArrayError, nearest, why
 from softfloat_llm.io.arrays import KINDS, read_array, read_arrays
 from softfloat_llm.io.progress import Progress

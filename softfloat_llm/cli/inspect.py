@@ -8,8 +8,7 @@ import typer
 
 from softfloat_llm.analysis.inspect import inspect as inspect_model
 from softfloat_llm.cli.options import OutputFlags, grouped, quoted
-from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, show, show_json, watched
 
 
 @grouped

@@ -10,8 +10,7 @@ from softfloat_llm.analysis.last_rounding import SUMS
 from softfloat_llm.analysis.margins import margins as margins_of
 from softfloat_llm.cli.asked import RunOrPrompt, run_of
 from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped
-from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, show, show_json, watched
 
 
 @grouped

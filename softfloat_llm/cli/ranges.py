@@ -11,8 +11,7 @@ from softfloat_llm.analysis.what_if import WhatIf
 from softfloat_llm.analysis.what_if import what_if as what_if_of
 from softfloat_llm.cli.asked import RunOrPrompt, all_taps_of
 from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped
-from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, show, show_json, watched
 
 
 @grouped

@@ -12,8 +12,7 @@ from softfloat_llm.analysis.explain_step import NEEDED_TAPS
 from softfloat_llm.analysis.names import named
 from softfloat_llm.cli.asked import RunOrPrompt, counting, refuse_words, saved_run
 from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped, quoted
-from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, show, show_json, watched
 from softfloat_llm.errors import nearest
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.recipe import recipe_of

@@ -9,8 +9,7 @@ import typer
 from softfloat_llm.claims.reproduce import ALL, CLAIMS
 from softfloat_llm.claims.reproduce import reproduce as reproduce_claims
 from softfloat_llm.cli.options import OutputFlags, grouped, quoted
-from softfloat_llm.cli.screen import say, show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, say, show, show_json, watched
 
 
 @grouped

@@ -28,6 +28,14 @@ def show(text: str) -> None:
         silence_stdout()
 
 
+def answer_of(text: str) -> str:
+    """The answer's lines alone, without their label."""
+    lines = text.split("\n")
+    start = next(i for i, line in enumerate(lines) if line.startswith("answer"))
+    end = next((i for i in range(start + 1, len(lines)) if not lines[i].startswith(" ")), len(lines))
+    return "\n".join(line[9:] for line in lines[start:end])
+
+
 def show_json(verb: str, body: Mapping[str, Any]) -> None:
     """Print one JSON object of the verb's schema, keys sorted."""
     whole = {**body, "schema": f"softfloat-llm/{verb}/1"}

@@ -24,7 +24,7 @@ from softfloat_llm.cli.options import (
     grouped,
     quoted,
 )
-from softfloat_llm.cli.screen import announce, say, show, show_json, watched
+from softfloat_llm.cli.screen import announce, answer_of, say, show, show_json, watched
 from softfloat_llm.cli.simulate_prompts import Batch, simulate_prompts
 from softfloat_llm.errors import NonFiniteError, RunError, nearest, why
 from softfloat_llm.io.checkpoint import Model
@@ -95,7 +95,7 @@ def simulate(
                 return _nonfinite(error, claims)
         for note in run.notes:
             say(f"note: {note}")
-        comparison = None if reference is None else compare_runs(named(run, model), reference)
+        comparison = _compared(named(run, model), reference, is_quiet=output.is_quiet)
         broken = [claim for claim in claims if _is_broken(claim, run, comparison)]
         if output.as_json:
             show_json("simulate", _body(run, comparison, claims, broken, save))
@@ -162,6 +162,14 @@ def _runs(
     return run, reference, given["model"]
 
 
+def _compared(run: Run, reference: Run | None, *, is_quiet: bool) -> Comparison | None:
+    """The comparison with the reference; a bar shows that it goes on, since of a long prompt it takes a while."""
+    if reference is None:
+        return None
+    with watched(is_quiet=is_quiet):
+        return compare_runs(run, reference)
+
+
 # --- what is answered -----------------------------------------------------------------------------------------------
 
 
@@ -192,14 +200,6 @@ def _text(run: Run, comparison: Comparison | None, output: OutputFlags, then: st
     else:
         text = comparison.text(verbose=output.is_verbose, then=then)
     return answer_of(text) if output.is_quiet else text
-
-
-def answer_of(text: str) -> str:
-    """The answer's lines alone, without their label."""
-    lines = text.split("\n")
-    start = next(i for i, line in enumerate(lines) if line.startswith("answer"))
-    end = next((i for i in range(start + 1, len(lines)) if not lines[i].startswith(" ")), len(lines))
-    return "\n".join(line[9:] for line in lines[start:end])
 
 
 def _then(

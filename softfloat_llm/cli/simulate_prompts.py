@@ -12,7 +12,7 @@ from softfloat_llm.analysis.compare import compare
 from softfloat_llm.analysis.names import named
 from softfloat_llm.batches import simulate_batch
 from softfloat_llm.cli.options import REFERENCE, OutputFlags, PassFlags, PrecisionFlags, prompts_in, quoted
-from softfloat_llm.cli.screen import say, show, show_json, watched
+from softfloat_llm.cli.screen import answer_of, say, show, show_json, watched
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.report.batch_text import Answered, batch_facts, batch_text
 
@@ -82,5 +82,6 @@ def simulate_prompts(batch: Batch, claims: Sequence[str], is_broken: IsBroken, o
         asked = {"claims": {"fail_on": list(claims), "broken": broken}}
         show_json("simulate-prompts", batch_facts(answered, places) | asked)
     else:
-        show(batch_text(answered, then=batch.then(answered)))
+        text = batch_text(answered, then=batch.then(answered))
+        show(answer_of(text) if output.is_quiet else text)
     return broken

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from softfloat_llm.cli.options import OutputFlags, grouped, prompt_of
-from softfloat_llm.cli.screen import say, show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, say, show, show_json, watched
 from softfloat_llm.errors import nearest
 from softfloat_llm.report.page import check_page
 from softfloat_llm.report.sweep_picture import save_sweep_picture
@@ -127,6 +126,8 @@ def _check_map(rows: str | None, columns: str | None, value: str, heatmap: Path 
     if value not in VALUES:
         raise typer.BadParameter(f"--value {value!r} is unknown.{nearest(value, VALUES)} Known: {', '.join(VALUES)}.")
     if heatmap is not None:
+        if heatmap.suffix.lower() != ".svg":
+            raise typer.BadParameter(f"--heatmap {heatmap}: the map is an SVG picture; give a name that ends in .svg.")
         check_page(heatmap, replace=replace)
 
 

@@ -11,8 +11,7 @@ from softfloat_llm.analysis.ties import ties as ties_of
 from softfloat_llm.analysis.ties import ties_of_prompts
 from softfloat_llm.cli.asked import RunOrPrompt, run_of
 from softfloat_llm.cli.options import AskFlags, OutputFlags, PrecisionFlags, grouped, prompts_in
-from softfloat_llm.cli.screen import show, show_json, watched
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, show, show_json, watched
 
 
 @grouped

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from softfloat_llm.cli.options import OutputFlags, grouped
-from softfloat_llm.cli.screen import say, show, show_json
-from softfloat_llm.cli.simulate import answer_of
+from softfloat_llm.cli.screen import answer_of, say, show, show_json
 from softfloat_llm.errors import VectorError, why
 from softfloat_llm.io.atomic import new_file
 from softfloat_llm.vectors.cases import OPERANDS, Case, read_cases

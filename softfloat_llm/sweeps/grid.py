@@ -143,6 +143,8 @@ def _digest(said: list[Any]) -> str | None:
 _TYPES: dict[str, type] = {"steps": int, "reference": str}
 _ITEMS: dict[str, type] = {f"{axis}s": int if axis == "seed" else str for axis in AXES}
 
+_LISTS = {int: "a list of integers: [0, 1, 2]", str: 'a list of texts: ["...", "..."]'}
+
 
 def grid_of(table: Mapping[str, Any], where: str) -> Grid:
     """The grid of a table with the keys of `Grid`. Raises GridError for an unknown key or a wrong value."""
@@ -163,7 +165,7 @@ def grid_of(table: Mapping[str, Any], where: str) -> Grid:
 def _check(key: str, value: Any, where: str) -> None:
     """Raises GridError for a value of a wrong type, or one that a table cannot hold."""
     if not _fits(key, value):
-        kind = f"a list of {_ITEMS[key].__name__}" if key in _ITEMS else _TYPES[key].__name__
+        kind = _LISTS[_ITEMS[key]] if key in _ITEMS else _TYPES[key].__name__
         raise GridError(f"Sweep {where}: {key} is {value!r}, expected {kind}.")
     for item in value if key in _ITEMS else ():
         if isinstance(item, int) and not -(1 << 63) <= item < 1 << 63:

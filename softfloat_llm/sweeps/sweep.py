@@ -79,9 +79,9 @@ class Sweep(Answer):
 
     def tables(self, *, verbose: bool = False) -> list[Table]:
         """The rows (`verbose`: all, and nothing cut), then the map where the grid has one of a terminal's width."""
-        rows = self.rows if verbose else sorted(self.rows, key=_interest)[:SHOWN]
+        rows = self.rows if verbose else sorted(self.rows, key=_interest)
         table = _table(rows, self.rows)
-        return [table if verbose else _narrow(table), *self._map_table()]
+        return [table if verbose else _narrow(table.cut(SHOWN)), *self._map_table()]
 
     def _map_table(self) -> list[Table]:
         is_asked = self.rows_by is not None or self.columns_by is not None or self.value != "flips"

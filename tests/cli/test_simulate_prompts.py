@@ -27,6 +27,8 @@ def test_each_prompt_has_a_row_and_the_first_that_flips_is_next(console: Console
     assert len([line for line in lines if line.startswith("|")]) == 2 + 3
     assert "1 of 3 prompts chooses another token than the reference: 1." in told.out
     assert "next     simulate 'The cup is' --storage bf16" in lines
+    quiet = console("simulate", "--prompts", prompts, "--storage", "bf16", "-q")
+    assert quiet.out == "1 of 3 prompts chooses another token than the reference: 1.\n"
     alone = console("simulate", "--prompts", prompts, "--storage", "bf16", "--against", "none")
     assert "3 prompts, each as it runs alone." in alone.out
 
@@ -40,6 +42,8 @@ def test_the_runs_are_those_of_the_prompts_alone_and_are_saved_in_one_folder(con
         assert body["prompts"][number - 1]["digest"] == run.digest
         assert Run.load(prompts.parent / "runs" / str(number)).names == run.names
     assert console(*words).code == 3  # it is there already
+    for verb in (["compare", prompts.parent / "runs", prompts.parent / "runs"], ["margins", prompts.parent / "runs"]):
+        assert f"such as {prompts.parent / 'runs' / '1'}." in console(*verb).err
 
 
 def test_a_claim_is_broken_where_it_is_for_one_prompt(console: Console, prompts: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_grid_makes_each_cell_once_and_seeds_only_where_they_are_used():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"recipe": ["bf16"]}, "Did you mean 'recipes'"), ({"recipes": "bf16"}, "expected a list of str"),
+        ({"recipe": ["bf16"]}, "Did you mean 'recipes'"), ({"recipes": "bf16"}, "expected a list of texts"),
         ({"recipes": []}, "needs recipes"), ({"seeds": [1]}, "No recipe, rounding or order uses the seeds"),
         ({"orders": ["perm:{seed}"]}, "there are no seeds"), ({"steps": 0}, "at least one token"),
         ({"steps": True}, "expected int"), ({"seeds": [1.5]}, "a list of int"),
@@ -54,7 +54,7 @@ def test_a_grid_without_meaning_is_refused(table, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"prompts": (5,)}, "expected a list of str"), ({"prompts": "Two"}, "expected a list of str"),
+        ({"prompts": (5,)}, "expected a list of texts"), ({"prompts": "Two"}, "expected a list of texts"),
         ({"steps": 1.5}, "expected int"), ({"prompts": ("\ud800",)}, "half a character"),
         ({"orders": ("perm:{seed}",), "seeds": (1 << 70,)}, "more than 64 bits"),
     ],

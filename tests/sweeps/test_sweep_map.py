@@ -11,7 +11,7 @@ import pytest
 
 from softfloat_llm.errors import ReportError
 from softfloat_llm.sweeps.grid import Grid
-from softfloat_llm.sweeps.sweep import WIDTH, Sweep, cut, load, sweep
+from softfloat_llm.sweeps.sweep import SHOWN, WIDTH, Sweep, cut, load, sweep
 from softfloat_llm.sweeps.sweep_map import VALUES, sweep_map_of
 from tests.browser import chromium
 from tests.console import Console
@@ -74,6 +74,7 @@ def test_the_tables_fit_a_terminal_and_are_whole_when_all_is_asked(found):
     for shown in (found, replace(found, rows_by="prompt", columns_by="recipe", value="max_kl")):
         tables = [line for line in shown.text().splitlines() if line.startswith("|")]
         assert max(map(len, tables)) <= WIDTH
+        assert f"({len(found.rows) - SHOWN} further rows are not shown: -v)" in shown.text()
         assert shown.text().count("\n") < 25
     assert LONG in found.text(verbose=True)
 
@@ -96,6 +97,8 @@ def test_the_program_draws_what_lies_in_a_folder(folder, tmp_path, console: Cons
     assert console(*words, "--heatmap", tmp_path / "map.svg").code == 3
     assert console(*words, "--heatmap", tmp_path / "map.svg", "--replace").code == 1
     assert (tmp_path / "map.svg").read_text() == picture
+    other = console("sweep", "--out", folder, "--heatmap", tmp_path / "map.png")
+    assert (other.code, "ends in .svg" in " ".join(other.err.split())) == (2, True)
     refused = console("sweep", "--out", folder, "--rows", "promt")
     assert (refused.code, "Did you mean 'prompt'" in refused.err) == (2, True)
 
