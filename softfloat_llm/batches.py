@@ -17,7 +17,7 @@ from softfloat_llm.io.atomic import new_folder
 from softfloat_llm.io.checkpoint import Model, open_model
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.llama.config import Config
-from softfloat_llm.llama.decode import decode_together
+from softfloat_llm.llama.decode import check_length, decode_together
 from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.numerics.crew import Crew
 from softfloat_llm.prompts import chat_tokens, what_to_feed
@@ -139,7 +139,9 @@ def _asked(
         try:
             if chat or system is not None:
                 ids, prompt = chat_tokens(model, prompt, ids, system, chat), None
-            asked.append(_Asked(place, *what_to_feed(model, prompt, ids, steps, teacher)))
+            one = _Asked(place, *what_to_feed(model, prompt, ids, steps, teacher))
+            check_length(len(one.ids), one.steps, model.config.position_limit)
+            asked.append(one)
         except TokenError as error:
             raise TokenError(f"Prompt {place + 1}: {error}") from None
     return asked

@@ -98,7 +98,7 @@ def test_each_prompt_has_a_teacher_of_its_own(tiny):
     ({"tokens": [[1], [2, 5000]]}, TokenError, r"^Prompt 2: Token id 5000 lies outside"),
     ({"tokens": [[1], []]}, TokenError, r"^Prompt 2: There are no tokens"),
     ({"prompts": ["a", "b"], "teachers": []}, RunError, "2 prompts and 0 teachers"),
-    ({"tokens": [[1], [1] * 300]}, TokenError, "exceed max_position_embeddings = 256"),
+    ({"tokens": [[1], [1] * 300, [1]]}, TokenError, r"^Prompt 2: 300 .* exceed max_position_embeddings = 256"),
     ({"prompts": ["a"], "workers": 0}, RunError, "at least 1"),
     ({"tokens": [[9], [7, 100, 3]], "recipe": "storage=e3m4,acc=e3m4"}, NonFiniteError, r"^Prompt \d: The logits hold"),
 ])  # fmt: skip

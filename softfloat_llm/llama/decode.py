@@ -29,7 +29,7 @@ def argmax(row: Array, trace: Trace | None = None, *, ties: str = "lowest", name
     return reduce.argmax(row, ties)
 
 
-def _check_length(prompt: int, steps: int, limit: int) -> None:
+def check_length(prompt: int, steps: int, limit: int) -> None:
     """Raises TokenError where the prompt and the tokens fed after it need more positions than the model has."""
     needed = prompt + max(steps - 1, 0)
     if needed > limit:
@@ -79,7 +79,7 @@ def decode_together(
     """`decode` of several prompts, all in each pass, the shorter ones padded at the left. `names` are for errors."""
     longest = max(len(prompt) for prompt in prompts)
     cache = KVCache(weights.config, recipe, len(prompts), np.array([longest - len(prompt) for prompt in prompts]))
-    _check_length(longest, steps, cache.limit)
+    check_length(longest, steps, cache.limit)
     check_window(longest + max(steps - 1, 0), cache.window)
     layers, passes = weights.config.num_hidden_layers, max(steps, 1)
     fed, chosen = [list(prompt) for prompt in prompts], [list[int]() for _ in prompts]
