@@ -323,7 +323,7 @@ def _bf16(code: Any) -> Any:
 
 @compiled
 def _f16(code: Any) -> Any:
-    """The word of the float32 of a code: see `operands._from_upper_f16`."""
+    """The word of the float32 of a code: see `operands._from_spread_f16`."""
     magnitude = np.uint32(code & 0x7FFF)
     exact = _float32(magnitude << np.uint32(13)) * np.float32(2.0**112)
     word = _word32(exact) | (np.uint32(0x7F80_0000) if magnitude >= 0x7C00 else np.uint32(0))
@@ -337,16 +337,19 @@ def _widening(word_of: Callable[..., Any]) -> tuple[Callable[..., None], Callabl
     def one_by_one(codes: Array, wide: Array) -> None:
         rows, columns = codes.shape
         for k in range(rows):
+            row, words = codes[k], wide[k]
             for n in range(columns):
-                wide[k, n] = word_of(codes[k, n])
+                words[n] = word_of(row[n])
 
     @compiled
     def in_pairs(pairs: Array, wide: Array) -> None:
         rows, columns = pairs.shape
         for k in range(rows):
+            words, even, odd = pairs[k], wide[2 * k], wide[2 * k + 1]
             for n in range(columns):
-                wide[2 * k, n] = word_of(pairs[k, n] & np.uint32(0xFFFF))
-                wide[2 * k + 1, n] = word_of(pairs[k, n] >> np.uint32(16))
+                even[n] = word_of(words[n] & np.uint32(0xFFFF))
+            for n in range(columns):
+                odd[n] = word_of(words[n] >> np.uint32(16))
 
     return one_by_one, in_pairs
 
