@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from benchmarks.rows import Row
+from softfloat_llm.numerics.extents import unchanging
 from softfloat_llm.numerics.formats import Array, format_of
 from softfloat_llm.numerics.rounding import round_to
 
@@ -57,11 +58,12 @@ def has_smollm2() -> bool:
 
 
 def operands(shape: Shape, storage: str, seed: int = 1) -> tuple[Array, Array]:
-    """Activations of unit size; weights as a checkpoint has them, (N, K), seen transposed."""
+    """Activations of unit size; weights as a checkpoint has them, (N, K), seen transposed, which nobody can change."""
     m, k, n = shape
     rng = np.random.default_rng(seed)
     fmt = format_of(storage)
-    return round_to(rng.standard_normal((m, k)), fmt), round_to(rng.standard_normal((n, k)) * 0.05, fmt).T
+    left, weights = round_to(rng.standard_normal((m, k)), fmt), round_to(rng.standard_normal((n, k)) * 0.05, fmt)
+    return left, unchanging(weights).T
 
 
 def spelled(shape: Shape) -> str:
