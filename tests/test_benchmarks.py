@@ -30,7 +30,8 @@ def test_every_part_runs(part):
     rows = list(benchmarks.found(part, QUICK))
     assert rows
     assert not [row.note for row in rows if row.note.startswith("failed")]
-    assert all(row.value is not None and row.value > 0 for row in rows)
+    assert all(row.value is not None and row.value >= 0 for row in rows)
+    assert part == "profile" or all(row.value for row in rows)  # few looks fall into so short a pass, or none
     assert {row.part for row in rows} == {part}
 
 
