@@ -39,7 +39,7 @@ def rows(settings: Settings) -> Iterator[Row]:
 
 def _missing(peer: Peer) -> str:
     extra = "torch" if peer.module == "torch" else "bench"
-    return f"{peer.module} is not installed: pip install 'softfloat-llm[{extra}]'"
+    return f"{peer.module} is not installed: pip install '.[{extra}]'"
 
 
 def _precision(storage: str, form: str) -> Precision:

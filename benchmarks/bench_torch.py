@@ -19,7 +19,7 @@ GOALS = {  # accumulator -> backend -> at most so many times PyTorch's time
 def rows(settings: Settings) -> Iterator[Row]:
     """Each recipe and backend, by the wall clock."""
     if not has_torch():
-        note = "PyTorch or transformers is not installed: pip install 'softfloat-llm[torch]'"
+        note = "PyTorch or transformers is not installed: pip install '.[torch]'"
         for name in RECIPES:
             yield Row("torch", _what(settings.model, name), note=note, goal=_goal(name, "numpy"))
         return

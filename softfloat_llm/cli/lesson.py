@@ -49,7 +49,7 @@ def lesson(
         show_json("lesson", told(chosen, _in_process).to_dict())
     elif notebook is not None:
         show(labelled("answer", f"The lesson {name} is written as {notebook.name}.") + "\n")
-        show(labelled("next", "pip install 'softfloat-llm[notebook,report]', and open it in Jupyter"))
+        show(labelled("next", "pip install '.[notebook,report]', and open it in Jupyter"))
     elif not answer and sys.stdin.isatty() and sys.stdout.isatty():
         _show_with_a_pause(chosen)
     else:

@@ -36,7 +36,7 @@ class ChatTemplate:
         Raises TokenError where the template fails, takes too long or too much memory, or jinja2 is not installed.
         """
         if find_spec("jinja2") is None:
-            raise TokenError("Chat templates need jinja2. Install it: pip install 'softfloat-llm[chat]'.")
+            raise TokenError("Chat templates need jinja2. Install it: pip install '.[chat]'.")
         messages = [] if system is None else [{"role": "system", "content": system}]
         messages.append({"role": "user", "content": prompt})
         variables = dict(self.tokens) | {"messages": messages, "add_generation_prompt": True}

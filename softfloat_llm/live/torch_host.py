@@ -69,7 +69,7 @@ def import_torch() -> Any:
     except ImportError as error:
         raise LiveError(
             f"A live run needs PyTorch and transformers, but {error.name} is not installed here.\n"
-            "  Install both: pip install 'softfloat-llm[torch]'"
+            "  Install both: pip install '.[torch]'"
         ) from None
     return torch
 

@@ -256,7 +256,7 @@ def kit_of(backend: str) -> Kit:
         from softfloat_llm.numerics.compiled import KIT
     except ModuleNotFoundError as error:
         raise PrecisionError(
-            f"The backend 'numba' needs {error.name}: pip install 'softfloat-llm[fast]'. Or leave it out: the default,"
+            f"The backend 'numba' needs {error.name}: pip install '.[fast]'. Or leave it out: the default,"
             " 'numpy', gives the same bits."
         ) from None
     return KIT

@@ -92,7 +92,7 @@ def _matplotlib() -> Any:
     except ImportError:
         raise ReportError(
             "Drawing a picture: matplotlib is not installed here.\n"
-            "  Install what reports need: pip install 'softfloat-llm[report]'\n"
+            "  Install what reports need: pip install '.[report]'\n"
             "  The text pictures (softfloat_llm.report.text_pictures) need nothing."
         ) from None
     return matplotlib

@@ -285,7 +285,7 @@ def _environment() -> Any:
     except ImportError:
         raise ReportError(
             "Making a report: jinja2 is not installed here.\n"
-            "  Install what reports need: pip install 'softfloat-llm[report]'"
+            "  Install what reports need: pip install '.[report]'"
         ) from None
     loader = jinja2.FileSystemLoader(_FOLDER)
     made = jinja2.Environment(

@@ -42,7 +42,7 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError as error:
-        raise SweepError(f"A sweep needs {error.name}: pip install 'softfloat-llm[sweep]'.") from None
+        raise SweepError(f"A sweep needs {error.name}: pip install '.[sweep]'.") from None
     return pyarrow
 
 

@@ -99,5 +99,5 @@ def _distributed() -> Any:
     try:
         import distributed
     except ModuleNotFoundError as error:
-        raise SweepError(f"--scheduler needs {error.name}: pip install 'softfloat-llm[sweep]'.") from None
+        raise SweepError(f"--scheduler needs {error.name}: pip install '.[sweep]'.") from None
     return distributed
