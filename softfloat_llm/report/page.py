@@ -284,8 +284,7 @@ def _environment() -> Any:
         import jinja2
     except ImportError:
         raise ReportError(
-            "Making a report: jinja2 is not installed here.\n"
-            "  Install what reports need: pip install '.[report]'"
+            "Making a report: jinja2 is not installed here.\n  Install what reports need: pip install '.[report]'"
         ) from None
     loader = jinja2.FileSystemLoader(_FOLDER)
     made = jinja2.Environment(
