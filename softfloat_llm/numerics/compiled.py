@@ -25,9 +25,8 @@ from softfloat_llm.numerics.compiled_loops import (
     rounded_by_underflow,
     run_through,
 )
-from softfloat_llm.numerics.extents import Spread
 from softfloat_llm.numerics.formats import Array, Float64Array, f32
-from softfloat_llm.numerics.narrow_steps import Narrow, has_signed_zeros, largest_sum
+from softfloat_llm.numerics.narrow_steps import Narrow
 from softfloat_llm.numerics.operands import has_even_columns, turned_pairs, widened
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.steps import (
@@ -79,10 +78,8 @@ class CompiledFused(CompiledNative):
 class CompiledNarrow(Narrow):
     """acc = R(acc + term) for an IEEE-like format of at most 24 bits, in any range."""
 
-    def __init__(
-        self, products: Products, at: Precision, bounds: Spread, largest_sum: float, *, has_signed_zeros: bool
-    ) -> None:
-        super().__init__(products, at, bounds, largest_sum, has_signed_zeros=has_signed_zeros)
+    def __init__(self, products: Products, at: Precision, start: Float64Array | None) -> None:
+        super().__init__(products, at, start)
         self.depth = len(products.left) if self._quick is None else self._quick.count
         self.product = at.product
         self._chain = CHAINS[at.product is not None, nearest if self._is_never_doubtful else once]
@@ -153,9 +150,7 @@ class CompiledNarrow(Narrow):
 def _steps(products: Products, at: Precision, path: Path, start: Float64Array | None) -> Steps | None:
     """The compiled steps of a path. Sums that may have to be flushed are left to the evident form, as in `kernels`."""
     if path == "narrow":
-        bounds, program = products.spread, at.order.tree(len(products.left)).program()
-        largest, is_signed = largest_sum(at, bounds, program, start), has_signed_zeros(at, start)
-        return CompiledNarrow(products, at, bounds, largest, has_signed_zeros=is_signed)
+        return CompiledNarrow(products, at, start)
     if flushes(at) and (start is not None or not never_tiny(at, products.spread)):
         return None
     is_float32_fma = at.product is None and at.acc.format is f32

@@ -21,7 +21,7 @@ from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
 from softfloat_llm.numerics.extents import Operands, Stored, extremes
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
 from softfloat_llm.numerics.masked_steps import Masked
-from softfloat_llm.numerics.narrow_steps import Narrow, has_signed_zeros, largest_sum
+from softfloat_llm.numerics.narrow_steps import Narrow
 from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.paths import path_of
@@ -237,9 +237,7 @@ def _numpy_steps(products: Products, at: Precision, path: Path, start: Float64Ar
             return Native(products, at, exact_in_float32(at, bounds) if at.product is None else None)
         case "fused":
             return Fused(products, at, wide_enough(at, bounds))
-    program = at.order.tree(len(products.left)).program()
-    largest, is_signed = largest_sum(at, bounds, program, start), has_signed_zeros(at, start)
-    return Narrow(products, at, bounds, largest, has_signed_zeros=is_signed)
+    return Narrow(products, at, start)
 
 
 NUMPY = Kit(_numpy_steps, widened)

@@ -37,22 +37,22 @@ class Narrow(OnTile):
       the subnormals of acc both summands are multiples of 2^(e - 52), so that t is exact. Otherwise, `is_doubtful`.
     """
 
-    def __init__(
-        self, products: Products, at: Precision, bounds: Spread, largest_sum: float, *, has_signed_zeros: bool
-    ) -> None:
+    def __init__(self, products: Products, at: Precision, start: Float64Array | None) -> None:
         super().__init__(products, at, None)
         assert at.acc.format is not None
-        self.format, self.bounds, self.is_bounded = at.acc.format, bounds, largest_sum <= at.acc.format.max
+        bounds, program = products.spread, at.order.tree(len(products.left)).program()
+        self.format, self.bounds, self._largest_sum = at.acc.format, bounds, largest_sum(at, bounds, program, start)
+        self.is_bounded = self._largest_sum <= self.format.max
         self._sum, self._rounder = self.buffer(), Rounder(self.format, self.shape)
         self._midpoints = Midpoints(self.format.precision, self.shape)
         self._lowest_bits = bounds.lowest_bits(term_bits(at) + 1)  # + 1: a rounded product may be a little smaller
         self._is_never_doubtful = is_never_doubtful(at)
         self._can_be_trifle = self._is_never_doubtful and not _is_short_range(self.format)
-        self._largest_sum, self._are_bounded = largest_sum, np.ones_like(bounds.has_zero)  # the terms of each k
+        self._are_bounded = np.ones_like(bounds.has_zero)  # the terms of each k
         if at.product is not None:
             self._are_bounded = bounds.largest * 2.0 <= at.product.max
         self._quick = steps_of(at) if self.is_bounded else None
-        self._loses_signs = self._quick is not None and has_signed_zeros
+        self._loses_signs = self._quick is not None and has_signed_zeros(at, start)
         if self._quick is not None:
             self.depth = min(self.depth, self._quick.count)
             self._room = self.buffer()

@@ -133,7 +133,7 @@ class Products:
         self.left, self.right = left.wide, right.wide
         self._shape = (depth, self.left.shape[1], self.right.shape[1])
 
-    @property
+    @cached_property
     def spread(self) -> Spread:
         """The bounds of the products of each k."""
         return spread(*self.sides)
