@@ -242,8 +242,37 @@ def is_moved_by_zeros(at: Precision) -> bool:
 
 def _grouped(left: Array, right: Array, spec: SiteSpec, *, init: Float64Array | None = None) -> Taps:
     """left (T, H, K) times right (G, K, N), the R heads of a group as further rows: (T, H, N), added to init."""
-    positions = left.shape[0]
-    groups, share = right.shape[0], left.shape[1] // right.shape[0]
+    positions, share = left.shape[0], left.shape[1] // right.shape[0]
+    is_small = left.size * right.shape[0] * right.shape[2] <= _MADE_TOGETHER
+    if init is None and is_small and not spec.rules and not spec.precision.is_stochastic:
+        acc, out = _of_all_groups(left, right, spec)
+    else:
+        acc, out = _group_by_group(left, right, spec, init)
+
+    def terms(index: tuple[int, ...]) -> tuple[int, int]:
+        position, head, column = index
+        at = spec.precision_at({"M": positions, "N": acc.shape[-1]}, position, column)
+        return terms_left(left[position, head], right[head // share][:, column], at)
+
+    return Taps(left, acc, out, terms, acc_format=spec.precision.acc.format)
+
+
+_MADE_TOGETHER = 1 << 18
+"""Products of all heads with all groups up to which one matrix product costs less than one for each group."""
+
+
+def _of_all_groups(left: Array, right: Array, spec: SiteSpec) -> list[Array]:
+    """Each head with all groups in one product, of which those with its own are taken. As `_group_by_group`."""
+    (positions, heads, k), (groups, _, columns) = left.shape, right.shape
+    stages = product(left.reshape(-1, k), right.transpose(1, 0, 2).reshape(k, -1), spec)
+    every = [stage.reshape(positions, groups, heads // groups, groups, columns) for stage in stages]
+    own = [np.stack([stage[:, g, :, g] for g in range(groups)], axis=1) for stage in every]
+    return [stage.reshape(positions, heads, columns) for stage in own]
+
+
+def _group_by_group(left: Array, right: Array, spec: SiteSpec, init: Float64Array | None) -> list[Array]:
+    """The accumulators and the results (T, H, N), a product for each group."""
+    positions, groups, share = left.shape[0], right.shape[0], left.shape[1] // right.shape[0]
 
     def rows(x: Array, g: int) -> Array:
         return x[:, g * share : (g + 1) * share].reshape(-1, x.shape[-1])
@@ -252,14 +281,7 @@ def _grouped(left: Array, right: Array, spec: SiteSpec, *, init: Float64Array | 
         product(rows(left, g), right[g], spec, share=share, init=None if init is None else rows(init, g))
         for g in range(groups)
     ]
-    acc, out = (np.concatenate([part[i].reshape(positions, share, -1) for part in stages], axis=1) for i in range(2))
-
-    def terms(index: tuple[int, ...]) -> tuple[int, int]:
-        position, head, column = index
-        at = spec.precision_at({"M": positions, "N": acc.shape[-1]}, position, column)
-        return terms_left(left[position, head], right[head // share][:, column], at)
-
-    return Taps(left, acc, out, terms, acc_format=spec.precision.acc.format)
+    return [np.concatenate([part[i].reshape(positions, share, -1) for part in stages], axis=1) for i in range(2)]
 
 
 def scale(x: Array, factor: float, spec: SiteSpec, some: Queries | None = None) -> Taps:

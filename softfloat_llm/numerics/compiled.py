@@ -102,7 +102,7 @@ class CompiledNarrow(Narrow):
         starts = np.arange(0, piece.length, count)
         least = np.minimum.reduceat(self._least[ks], starts)
         largest = np.add.reduceat(self.bounds.largest[ks], starts)
-        left = self.products.left[ks] * np.resize(self._quick.factors, piece.length)[:, None]
+        left = self.products.left[ks] * np.resize(self._quick.factors[:count], piece.length)[:, None]
         per_largest = reach(self.format, 2.0)  # of the largest sum
         quick = self._quick
         return int(

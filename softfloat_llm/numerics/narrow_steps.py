@@ -44,6 +44,7 @@ class Narrow(OnTile):
         self.format, self.bounds, self._largest_sum = at.acc.format, bounds, largest_sum(at, bounds, program, start)
         self.is_bounded = self._largest_sum <= self.format.max
         self._sum, self._rounder = self.buffer(), Rounder(self.format, self.shape)
+        self._last_sum = self._sum  # the exact sum of the last step, or 2^s times as much
         self._midpoints = Midpoints(self.format.precision, self.shape)
         self._lowest_bits = bounds.lowest_bits(term_bits(at) + 1)  # + 1: a rounded product may be a little smaller
         self._is_never_doubtful = is_never_doubtful(at)
@@ -51,18 +52,18 @@ class Narrow(OnTile):
         self._are_bounded = np.ones_like(bounds.has_zero)  # the terms of each k
         if at.product is not None:
             self._are_bounded = bounds.largest * 2.0 <= at.product.max
-        self._quick = steps_of(at) if self.is_bounded else None
+        self._quick, self._is_always_quick = steps_of(at) if self.is_bounded else None, False
         self._loses_signs = self._quick is not None and has_signed_zeros(at, start)
         if self._quick is not None:
-            self.depth = min(self.depth, self._quick.count)
-            self._room = self.buffer()
             self._is_quick, self._least = self._can_be_quick(at), self._least_terms(at)
             self._can_be_zero = bounds.has_zero
             if at.product is not None:
                 self._can_be_zero = bounds.has_zero | ~(bounds.smallest > at.product.smallest_subnormal)
-            self._has_floor = self._lowest_bits < self.format.smallest_subnormal
-            if at.product is not None and at.product.smallest_subnormal >= self.format.smallest_subnormal:
-                self._has_floor = np.zeros_like(self._has_floor)
+            is_on_grid = at.product is not None and at.product.smallest_subnormal >= self.format.smallest_subnormal
+            self._has_floor = not is_on_grid and bool((self._lowest_bits < self.format.smallest_subnormal).any())
+            self._is_far = bool((self._least >= reach(self.format, self._largest_sum)).all())
+            is_safe = self._is_never_doubtful and not self._can_be_trifle
+            self._is_always_quick = is_safe and self._is_far and bool(self._is_quick.all())
 
     def _can_be_quick(self, at: Precision) -> npt.NDArray[np.bool_]:
         """For each k, whether its terms meet the conditions of `underflow_rounding` that do not hang on the sum."""
@@ -88,11 +89,14 @@ class Narrow(OnTile):
 
     def _sign_zeros(self, acc: Array, piece: Piece) -> None:
         if self._loses_signs and piece.length and np.count_nonzero(acc) < acc.size:
-            np.copysign(acc, self._sum, out=acc)
+            np.copysign(acc, self._last_sum, out=acc)
             if self._can_be_zero[self._numbers[piece.ks][-1]]:
                 self.keeps_zero_signs = False
 
     def _fast(self, acc: Array, piece: Piece) -> None:
+        if self._is_always_quick:
+            self._by_underflow(acc, piece)
+            return
         if not self.is_bounded or (not self._is_never_doubtful and self.is_doubtful(acc, piece)):
             self._one_by_one(acc, piece)
             return
@@ -107,10 +111,10 @@ class Narrow(OnTile):
         """Which terms of the piece can be added by underflow, where acc is the sum before them."""
         if self._quick is None:
             return np.zeros(piece.length, np.bool_)
-        is_quick, least = self._is_quick[piece.ks], self._least[piece.ks]
-        if (least >= reach(self.format, self._largest_sum)).all():
+        is_quick = self._is_quick[piece.ks]
+        if self._is_far:
             return is_quick
-        is_far: npt.NDArray[np.bool_] = least >= self._reach(max(acc.max(), -acc.min()), piece)
+        is_far: npt.NDArray[np.bool_] = self._least[piece.ks] >= self._reach(max(acc.max(), -acc.min()), piece)
         return is_quick & is_far
 
     def _has_trifles(self, acc: Array, piece: Piece) -> bool:
@@ -135,10 +139,12 @@ class Narrow(OnTile):
     def _by_underflow(self, acc: Array, piece: Piece) -> None:
         assert self._quick is not None
         terms = self.products.scaled(piece, self._quick)
-        self._quick.run(acc, terms, self._sum, self._room, has_floor=bool(self._has_floor[piece.ks].any()))
+        self._quick.run(acc, terms, has_floor=self._has_floor)
+        self._last_sum = terms[-1]
 
     def _one_by_one(self, acc: Array, piece: Piece) -> None:
         """The step that also does right beyond the range and where the rounding to float64 is in doubt."""
+        self._last_sum = self._sum
         for term in self.products.of(piece, is_bounded=bool(self._are_bounded[piece.ks].all())):
             np.add(acc, term, out=self._sum)
             if not self._is_never_doubtful and self._midpoints.are_in(self._sum):

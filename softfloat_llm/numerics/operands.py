@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import FormatError
+from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import CARRIERS, Array, Float64Array, Format, bf16, f16
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import as_float64, flush, round_wide
@@ -23,10 +24,8 @@ from softfloat_llm.numerics.stochastic import Part, Stochastic
 _WORD = np.dtype(np.uint32)
 _UPPER_HALF = np.uint32(0xFFFF_0000)
 _F16_IN_F32 = np.uint32(0x8FFF_E000).view(np.int32)  # sign, 5 exponent and 10 trailing bits
-_F16_INFINITY = np.uint32(0x0F80_0000)  # the exponent 31, in that place
-_SIGN = np.uint32(0x8000_0000)
 _F32_TOP = np.uint32(0x7F80_0000)  # the exponent of infinities and NaN
-_TURNED_AT_ONCE = 128  # rows: a strip whose words stay in the first-level cache (benchmarks/bench_matmul.py, widening)
+_TURNED_AT_ONCE = 1 << 15  # words: whole rows that stay in the cache (benchmarks/bench_matmul.py, widening)
 _WIDENED_AT_ONCE = 1 << 15  # elements of float16: a few passes over them stay in the cache
 _CHECKED_AT_ONCE = 1 << 14  # elements: the check's float64 temporaries stay in the cache
 
@@ -147,14 +146,14 @@ def _widened_pairs(rows: Array) -> Array:
 
     Two elements are moved as one word, half as many as there are elements, and taken apart where they are widened.
     """
-    turned = turned_pairs(rows)
+    turned, is_finite = turned_pairs(rows), is_all_finite(rows)
     wide = np.empty((rows.shape[1], rows.shape[0]), _WORD)
     np.left_shift(turned, 16, out=wide[0::2])
     if rows.dtype == f16.dtype:
         wide[1::2] = turned
         words = wide.view(np.int32)
         np.right_shift(words, 3, out=words)
-        return _from_spread_f16(words)
+        return _from_spread_f16(words, is_finite=is_finite)
     np.bitwise_and(turned, _UPPER_HALF, out=wide[1::2])
     return wide.view(np.float32)  # a bf16 is the upper half of the float32 of its value
 
@@ -163,24 +162,25 @@ def turned_pairs(rows: Array) -> Array:
     """Rows (n, K) of 16 bits an element as words (K/2, n) of two neighbours, the even one in the lower half."""
     words = rows.view(_WORD)
     turned = np.empty(words.shape[::-1], _WORD)
-    for start in range(0, len(words), _TURNED_AT_ONCE):
-        turned[:, start : start + _TURNED_AT_ONCE] = words[start : start + _TURNED_AT_ONCE].T
+    at_once = max(1, _TURNED_AT_ONCE // max(1, words.shape[1]))
+    for start in range(0, len(words), at_once):
+        turned[:, start : start + at_once] = words[start : start + at_once].T
     return turned
 
 
 def _widened_f16(block: Array) -> Array:
     """A block of f16 (rows, columns), each row contiguous, as float32, a few rows at a time."""
-    codes, wide = block.view(np.int16), np.empty(block.shape, np.int32)
+    codes, wide, is_finite = block.view(np.int16), np.empty(block.shape, np.int32), is_all_finite(block)
     at_once = max(1, _WIDENED_AT_ONCE // max(1, block.shape[1]))
     for start in range(0, len(codes), at_once):
         words = wide[start : start + at_once]
         np.copyto(words, codes[start : start + at_once])  # copies of the sign come in
         np.left_shift(words, 13, out=words)
-        _from_spread_f16(words)
+        _from_spread_f16(words, is_finite=is_finite)
     return wide.view(np.float32)
 
 
-def _from_spread_f16(words: npt.NDArray[np.int32]) -> Array:
+def _from_spread_f16(words: npt.NDArray[np.int32], *, is_finite: bool) -> Array:
     """The float16 whose sign is in the upper bits of words, and the rest 13 places up, as float32. Changes the words.
 
     There, past the longer exponent field, the code means 2^-112 times the value (112 is the difference of the biases),
@@ -188,10 +188,9 @@ def _from_spread_f16(words: npt.NDArray[np.int32]) -> Array:
     NaN, and is given the exponent of those.
     """
     np.bitwise_and(words, _F16_IN_F32, out=words)
-    largest, of_negative = np.maximum.reduce(words, axis=None), np.maximum.reduce(words.view(_WORD), axis=None)
     wide = words.view(np.float32)
     np.multiply(wide, np.float32(2.0**112), out=wide)
-    if largest >= _F16_INFINITY or of_negative >= _F16_INFINITY | _SIGN:
+    if not is_finite:
         np.bitwise_or(words, np.where(np.abs(wide) >= 65536.0, _F32_TOP.view(np.int32), np.int32(0)), out=words)
     return wide
 

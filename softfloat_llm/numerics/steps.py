@@ -22,7 +22,7 @@ from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
 from softfloat_llm.numerics.operands import Widen
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_wide, two_sum
-from softfloat_llm.numerics.tiles import Piece, Products, is_native, term_bits
+from softfloat_llm.numerics.tiles import Piece, Products, aligned, is_native, term_bits
 
 Path = Literal["native", "fused", "narrow", "masked", "evident"]
 
@@ -66,7 +66,7 @@ class OnTile:
 
     def buffer(self) -> Array:
         """A new array for an accumulator of the tile."""
-        return np.empty(self.shape, self.dtype)
+        return aligned(self.shape, self.dtype)
 
     def round(self, acc: Array, fmt: Format) -> None:
         """acc = acc rounded to a format in which a partial sum is stored."""

@@ -7,17 +7,20 @@ of a narrow subnormal stops: so the scale is chosen that the two stops are the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.formats import Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.tiles import term_bits
 
 _LOWEST = -1074  # 2^-1074 is float64's smallest value
 _LOWEST_NORMAL = -1022
+MOST = 256
+"""Terms that are given at once, at most."""
 _FEWEST = 8  # steps in a row that are worth it: scaling the sum takes two passes more
 
 
@@ -74,10 +77,11 @@ def exponent_of(power: float) -> int:
 
 
 class Steps:
-    """acc = R(acc + term) for up to `count` terms in turn, four passes a step (three, where no term needs a floor).
+    """acc = R(acc + term) for terms in turn, four passes a step (three, where no term needs a floor).
 
     Each step leaves the sum 2^-shift times as large as it found it, so each term is given 2^-shift times as large as
-    the one before: `factors`, which the operands take on. Rounded products come out so too (`round_products`).
+    the one before: `factors`, which the operands take on, up to `MOST` of them. Rounded products come out so too
+    (`round_products`). After `count` steps float64's range is used up, and the sum is scaled up anew.
     """
 
     def __init__(self, at: Precision, count: int, top: int) -> None:
@@ -86,39 +90,50 @@ class Steps:
         self.count, self.shift = count, acc.shift
         scales = [top - acc.shift * j for j in range(count + 1)]
         ahead = 0 if product is None else product.shift
-        self.factors = np.ldexp(1.0, np.array(scales[:count]) + ahead)
+        self.factors = np.resize(np.ldexp(1.0, np.array(scales[:count]) + ahead), MOST)
         self.start, self.ends = 2.0 ** scales[0], np.array([2.0**-s for s in scales])
         self.down, self.back = (np.array([f(s) for s in scales[:count]]) for f in (acc.down, acc.back))
         if product is not None:
             further = [s + ahead for s in scales[:count]]
             self.down_product, self.back_product = (
-                np.array([f(s) for s in further]) for f in (product.down, product.back)
+                np.resize([f(s) for s in further], MOST) for f in (product.down, product.back)
             )
         self._passes = [*map(np.array, self.down)], [*map(np.array, self.back)], np.array(1.0 + 2.0**-acc.shift)
 
-    def run(self, acc: Float64Array, terms: Array, t: Float64Array, c: Float64Array, *, has_floor: bool) -> None:
-        """acc (M, n) = R(acc + term) for each of the terms (count, M, n), which carry `factors`. t, c: buffers (M, n).
+    def run(self, acc: Float64Array, terms: Sequence[Float64Array], *, has_floor: bool) -> None:
+        """acc (M, n) = R(acc + term) for each of the terms (M, n), which carry `factors`.
 
+        A term is left as the sum t that is rounded: a step then goes over two arrays, which stay in the cache.
         `has_floor`: False where every term is a multiple of the smallest subnormal, so that no sum is below its place.
         """
+        for first in range(0, len(terms), self.count):
+            some = terms[first : first + self.count]
+            np.multiply(acc, self.start, acc)
+            if has_floor:
+                self._step(acc, some)
+            else:
+                self._step_without_floor(acc, some)
+            np.multiply(acc, self.ends[len(some)], acc)
+
+    def _step(self, acc: Float64Array, terms: Sequence[Float64Array]) -> None:
         add, multiply, subtract = np.add, np.multiply, np.subtract
-        downs, backs, times = self._passes  # without dimensions: a ufunc makes nothing of them first
-        multiply(acc, self.start, acc)
-        if has_floor:
-            for term, down, back in zip(terms, downs, backs, strict=False):
-                add(acc, term, t)
-                multiply(t, down, c)
-                multiply(c, back, c)
-                subtract(c, t, acc)
-        else:
-            for term in terms:
-                add(acc, term, t)
-                multiply(t, times, c)
-                subtract(c, t, acc)
-        multiply(acc, self.ends[len(terms)], acc)
+        downs, backs, _ = self._passes  # without dimensions: a ufunc makes nothing of them first
+        for t, down, back in zip(terms, downs, backs, strict=False):
+            add(acc, t, t)
+            multiply(t, down, acc)
+            multiply(acc, back, acc)
+            subtract(acc, t, acc)
+
+    def _step_without_floor(self, acc: Float64Array, terms: Sequence[Float64Array]) -> None:
+        add, multiply, subtract = np.add, np.multiply, np.subtract
+        _, _, times = self._passes
+        for t in terms:
+            add(acc, t, t)
+            multiply(t, times, acc)
+            subtract(acc, t, acc)
 
     def round_products(self, products: Float64Array, room: Float64Array) -> None:
-        """products (count, M, n), which carry `factors`, rounded to the product's format. room: a buffer like them."""
+        """products (n, M, N), which carry `factors`, rounded to the product's format. room: a buffer like them."""
         n = len(products)
         np.multiply(products, self.down_product[:n, None, None], out=room)
         np.multiply(room, self.back_product[:n, None, None], out=room)

@@ -296,3 +296,22 @@ def test_a_factor_after_the_sum_flushes_as_the_accumulator_does():
     spec = recipe_of("bf16,attn.pv.subnormals=ftz+daz,attn.pv.output=f32").at("attn.pv")
     p, v = (np.full((1, 1, 1), x, spec.storage.dtype) for x in (1.0, 2.0**-126))
     assert attention.weighted_values(p, v, spec, pending=Pending(np.full((1, 1), 0.5))).out.item() == 0.0
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["storage=bf16,acc=f32", "storage=bf16,acc=f16", "storage=f16,acc=f16,product=f16", "storage=bf16,acc=exact",
+     "storage=bf16,acc=f32+kahan", "storage=f16,acc=f32,order=pairwise", "storage=bf16,acc=f32,attn.scores.subnormals=ftz"],
+)  # fmt: skip
+def test_one_product_of_all_heads_with_all_groups_gives_what_one_for_each_group_gives(words, monkeypatch):
+    spec = at(words, "attn.scores")
+    q, k = drawn((3, 6, 16), spec.storage, 1), drawn((5, 2, 16), spec.storage, 2)
+    q[1, 2] = np.inf  # a head beside it has none of it
+    k[2, 1, 3] = np.nan
+    together = attention.scores(q, k, spec)
+    monkeypatch.setattr(attention, "_of_all_groups", None)
+    monkeypatch.setattr(attention, "_MADE_TOGETHER", 0)
+    one_by_one = attention.scores(q, k, spec)
+    for stage in ("acc", "out"):
+        assert_same(getattr(together, stage), getattr(one_by_one, stage))
+    assert together.terms((2, 4, 1)) == one_by_one.terms((2, 4, 1))

@@ -11,7 +11,7 @@ from softfloat_llm.numerics.formats import decode, format_of
 from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import round_wide
-from softfloat_llm.numerics.underflow_rounding import constants_of, lowest_bit, reach, steps_of
+from softfloat_llm.numerics.underflow_rounding import MOST, constants_of, lowest_bit, reach, steps_of
 
 FORMATS = ["f16", "bf16", "e5m2", "e4m3", "e3m4", "e5m7", "tf32"]
 
@@ -47,13 +47,12 @@ def test_every_value_and_what_lies_around_every_middle_is_rounded_once(name):
     every = around_every_middle(fmt)
     expected = round_wide(every, fmt)
     for step in range(0, steps.count, 3):  # each step has constants of its own
-        acc, (t, c) = np.zeros((1, every.size)), np.empty((2, 1, every.size))
-        terms = np.zeros((step + 1, 1, every.size))
+        acc, terms = np.zeros((1, every.size)), np.zeros((step + 1, 1, every.size))
         terms[step] = every * steps.factors[step]
         with np.errstate(under="ignore", over="ignore"):
-            steps.run(acc, terms, t, c, has_floor=True)
+            steps.run(acc, terms, has_floor=True)
         assert (acc[0] == expected).all()  # -0 == +0: signs of zeros are put back by `Narrow`
-        assert (np.signbit(t[0]) == np.signbit(every))[every != 0].all()
+        assert (np.signbit(terms[-1, 0]) == np.signbit(every))[every != 0].all()
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -62,8 +61,8 @@ def test_without_a_floor_normal_sums_and_whole_subnormals_are_rounded_the_same(n
     steps = steps_of(precision_of(f"storage={name},acc={name}"))
     every = around_every_middle(fmt)
     every = every[np.remainder(every, fmt.smallest_subnormal) == 0]
-    acc, (t, c) = np.zeros((1, every.size)), np.empty((2, 1, every.size))
-    steps.run(acc, every[None, None] * steps.factors[0], t, c, has_floor=False)
+    acc = np.zeros((1, every.size))
+    steps.run(acc, every[None, None] * steps.factors[0], has_floor=False)
     assert (acc[0] == round_wide(every, fmt)).all()
 
 
@@ -71,7 +70,7 @@ def test_products_are_rounded_by_every_pair_of_constants():
     at = precision_of("storage=f16,acc=f16,product=f16")
     steps, fmt = steps_of(at), format_of("f16")
     rng = np.random.default_rng(3)
-    pairs = decode(rng.integers(0, 1 << 16, (2, steps.count, 1, 20000), np.uint16), fmt)
+    pairs = decode(rng.integers(0, 1 << 16, (2, MOST, 1, 20000), np.uint16), fmt)
     pairs = np.where(np.isfinite(pairs) & (np.abs(pairs) < 250), pairs, 2.0**-10)
     products = pairs[0] * pairs[1]
     found = products * steps.factors[:, None, None]
@@ -98,9 +97,9 @@ def test_a_trifle_that_carries_a_sum_just_below_a_power_of_two_takes_another_way
     at = precision_of(f"storage={name},acc={name}")
     fmt, shift = format_of(name), constants_of(format_of(name)).shift
     large, trifle = 2.0**power, 2.0 ** (power - 53)
-    steps, (acc, t, c) = steps_of(at), np.full((3, 1, 1), large)
+    steps, acc = steps_of(at), np.full((1, 1), large)
     with np.errstate(under="ignore"):
-        steps.run(acc, np.array([[[-trifle * steps.factors[0]]]]), t, c, has_floor=True)
+        steps.run(acc, np.array([[[-trifle * steps.factors[0]]]]), has_floor=True)
     assert acc[0, 0] != large  # so the condition is needed,
     assert trifle < reach(fmt, large)  # and it is seen
     for exponent in range(power - 55, power - shift + 4):
@@ -167,3 +166,18 @@ def test_compiled_steps_that_go_one_by_one_say_which_signs_the_sums_have(text):
         b = round_wide(rng.standard_normal((30, 17)) * rng.choice([scale, 2.0**-50], (30, 1)), at.storage)
         a[1] = 0.0
         assert (bits(kernels.matmul(a, b, at, backend="numba")) == bits(sums(a, b, at))).all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_more_steps_than_the_range_of_float64_has_room_for_are_made_in_rounds(name):
+    at = precision_of(f"storage={name},acc={name}")
+    steps, fmt = steps_of(at), format_of(name)
+    n = min(MOST, 2 * steps.count + 1)
+    terms = round_wide(np.random.default_rng(5).standard_normal((n, 1, 500)) * min(1.0, fmt.max / 256), fmt)
+    expected = np.zeros((1, 500))
+    for term in terms:
+        expected = round_wide(expected + term, fmt)
+    acc = np.zeros((1, 500))
+    with np.errstate(under="ignore"):
+        steps.run(acc, terms * steps.factors[:n, None, None], has_floor=True)
+    assert (acc == expected).all()
