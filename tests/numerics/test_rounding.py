@@ -338,6 +338,37 @@ def test_ordinals_of_all_values_are_consecutive(name):
     assert_same(value_of_ordinal(places, fmt), values + 0.0)
 
 
+@pytest.mark.parametrize("name", ["f16", "bf16", "e5m2", "e4m3", "e3m4", "f32", "f64"])
+def test_the_words_of_a_carrier_give_the_ordinals_that_its_values_give(name):
+    """All codes; of f32 and f64 a sample. A value of another dtype goes the slow way: encoded, and taken apart."""
+    fmt = format_of(name)
+    drawn = np.random.default_rng(0).integers(0, 1 << 64, 1 << 16, np.uint64, endpoint=False) if fmt.bits > 16 else None
+    codes = np.arange(1 << fmt.bits) if drawn is None else drawn >> np.uint64(64 - fmt.bits)
+    edges = [0, 1, -1, 1 << (fmt.bits - 1), ((1 << fmt.exponent_bits) - 1) << fmt.trailing_bits]
+    words = np.append(codes, [edge % (1 << fmt.bits) for edge in edges] if fmt.bits < 64 else codes[:0])
+    carried = words.astype(fmt.code_dtype).view(fmt.dtype)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        wide = carried.astype(np.float64)
+    of_words, of_values = ordinal(carried, fmt), np.array([_ordinal_of_one(x, fmt) for x in wide])
+    assert_same(of_words, of_values)
+    assert_same(ordinal(carried.reshape(-1, 1)[::2], fmt), of_words.reshape(-1, 1)[::2])
+    if fmt is not f64:
+        assert_same(ordinal(wide, fmt), of_words)
+
+
+def _ordinal_of_one(x, fmt):
+    """From the definition: the value over the grid of its binade, and the values that lie in the binades below."""
+    if np.isnan(x):
+        return np.iinfo(np.int64).min
+    if x == 0:
+        return 0
+    if np.isinf(x):
+        return int(np.copysign(((1 << fmt.exponent_bits) - 1) << fmt.trailing_bits, x))
+    exponent = max(int(np.frexp(x)[1]) - 1, fmt.emin)
+    of_binade = int(Fraction(abs(float(x))) / Fraction(2) ** (exponent - fmt.trailing_bits))
+    return (1 if x > 0 else -1) * (of_binade + ((exponent - fmt.emin) << fmt.trailing_bits))
+
+
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 def test_ulp_is_the_gap_to_the_next_value_of_the_binade(name):
     values = values_of_bits(np.arange(0x7C00 if name == "f16" else 0x7F80), name)
@@ -352,6 +383,12 @@ def test_ulp_of_known_numbers():
     assert ulp(-11.03, "bf16") == 0.0625
     assert np.isnan(ulp(np.inf, "bf16"))
     assert ulp(0.0, "f32") == 2.0**-149
+
+
+def test_values_of_f64_further_apart_than_int64_can_say_are_its_largest():
+    assert ulp_distance([20.0, -1e300, 1.0], [-20.0, 1e300, -1.0], "f64").tolist() == [
+        (1 << 63) - 1, (1 << 63) - 1, 2 * int(ordinal(1.0, "f64")),
+    ]  # fmt: skip
 
 
 def test_ulp_distance_counts_steps_across_zero_and_marks_nan():
