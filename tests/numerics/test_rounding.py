@@ -19,6 +19,8 @@ from softfloat_llm.numerics.rounding import (
     MODES,
     OVERFLOWS,
     flush,
+    round_carried,
+    round_held_sum,
     round_pair,
     round_sum,
     round_to,
@@ -112,6 +114,25 @@ def test_casts_from_f32_equal_ml_dtypes(fmt):
 def test_casts_from_float64_round_once_where_ml_dtypes_rounds_twice():
     assert round_to(1 + 2**-8 + 2**-40, "bf16") == 1.0078125
     assert float(np.float64(1 + 2**-8 + 2**-40).astype(ml_dtypes.bfloat16)) == 1.0
+
+
+@pytest.mark.parametrize("fmt", [f16, bf16, f32], ids=str)
+def test_one_cast_is_the_rounding_on_the_grid(fmt):
+    """Words of float64 of all kinds, and of all exponents that meet the format's, its midpoints among them.
+
+    With daz, which does nothing to an exact result, `round_wide` takes the long way.
+    """
+    rng = np.random.default_rng(3)
+    exponents = rng.integers(fmt.emin - fmt.precision - 12, fmt.emax + 3, 200_000)
+    kept = rng.integers(0, 53, exponents.size)  # significand bits that are not zero
+    x = np.ldexp(np.ldexp(np.floor(np.ldexp(rng.random(exponents.size) + 1, kept)), -kept), exponents)
+    x = np.concatenate([x, -x, rng.integers(-(1 << 63), 1 << 63, 200_000).view(np.float64)])
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        want = round_wide(x, fmt, subnormals="daz")
+    assert_same(round_wide(x, fmt), want, x)
+    assert_same(round_carried(x, fmt), want, x)
+    assert round_carried(x, fmt).dtype == fmt.dtype
+    assert_same(round_carried(x[::-3], fmt, "toward_zero"), round_wide(x[::-3], fmt, "toward_zero"), x[::-3])
 
 
 def test_ties_to_even_from_float64_equals_numpy_for_f16_and_f32():
@@ -322,6 +343,21 @@ def test_zero_sums_have_the_sign_of_ieee_754(name, mode):
     if not fmt.has_negative_zero:
         want = want + 0.0 if fmt.has_zero else want * np.nan
     assert_same(round_sum(x, y, fmt, mode), want, x, y)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "tf32", "e5m2", "e4m3fnuz", "e3m2fn"])
+def test_a_sum_of_values_of_the_format_is_the_sum_of_any_two(name, mode):
+    """All pairs of what lies beside the powers of two (of each third, to spare time), in range and far beyond."""
+    fmt = format_of(name)
+    powers = 2.0 ** np.arange(fmt.emin - fmt.trailing_bits, fmt.emax + 1, 3 if fmt.exponent_bits == 8 else 1)
+    near = [p * f for p in powers for f in (1.0, 1 - fmt.eps / 2, 1 + fmt.eps, 1.5)]
+    x = np.unique(round_wide(np.array([0.0, fmt.max, *near]), fmt, overflow="saturate"))
+    x = np.concatenate([x, -x, [np.inf, -np.inf, np.nan]])
+    first, second = (part.ravel() for part in np.meshgrid(x, x))
+    with np.errstate(invalid="ignore"):
+        want = round_sum(first, second, fmt, mode)
+    assert_same(round_held_sum(first, second, fmt, mode), want, first, second)
 
 
 # --- ulp, ordinals, neighbours --------------------------------------------------------------------------------------
