@@ -104,6 +104,11 @@ def test_a_recipe_file_that_was_changed_is_done_again_and_the_same_one_is_not(tm
 def test_a_grid_comes_from_a_toml_file(tmp_path):
     (tmp_path / "grid.toml").write_text('recipes = ["bf16"]\norders = ["perm:{seed}"]\nseeds = [4]\nsteps = 3\n')
     assert grid_of_file(tmp_path / "grid.toml") == Grid(recipes=("bf16",), orders=("perm:{seed}",), seeds=(4,), steps=3)
+    (tmp_path / "ranges.toml").write_text('recipes = ["bf16,order=perm:{seed}"]\nseeds = "7,0..2"\n')
+    assert grid_of_file(tmp_path / "ranges.toml").seeds == (7, 0, 1, 2)
+    (tmp_path / "back.toml").write_text('seeds = "3..0"\n')
+    with pytest.raises(GridError, match=r"Sweep .*back.toml: The range '3..0' runs backwards: write 0..3."):
+        grid_of_file(tmp_path / "back.toml")
     (tmp_path / "bad.toml").write_text("recipes = ")
     with pytest.raises(SweepError, match=r"Reading the sweep .*bad.toml"):
         grid_of_file(tmp_path / "bad.toml")
