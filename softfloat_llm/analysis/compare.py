@@ -20,6 +20,7 @@ from softfloat_llm.analysis.taps import Tap, chosen
 from softfloat_llm.analysis.verdicts import Choice, Verdict, verdict
 from softfloat_llm.errors import RunError
 from softfloat_llm.numerics.formats import Array
+from softfloat_llm.numerics.mapped import give_back
 from softfloat_llm.site_meanings import other_meanings
 from softfloat_llm.sites import LOGITS
 
@@ -223,9 +224,19 @@ def _shape_of(side: Side, tap: Tap) -> tuple[int, ...]:
 
 
 def tap_difference(tap: Tap, run: Side, reference: Side, positions: int) -> Difference:
-    """How a tap of the two sides differs at the first positions; what lies after a query counts as the same."""
+    """How a tap of the two sides differs at the first positions; what lies after a query counts as the same.
+
+    The memory of taps that lie in files is given back: of all of them together it is as much as the files are large.
+    """
     one, other = run.values(tap, positions), reference.values(tap, positions)
-    return difference(tap.name, one, other, run.format_of_tap(tap.name), reference.format_of_tap(tap.name))
+    found = difference(tap.name, one, other, run.format_of_tap(tap.name), reference.format_of_tap(tap.name))
+    _let_go(tap.name, run, reference)
+    return found
+
+
+def _let_go(name: str, *sides: Side) -> None:
+    for side in sides:
+        give_back(side.arrays[name])
 
 
 def _of_logits(
@@ -240,7 +251,9 @@ def _of_logits(
     formats = run.format_of_tap(LOGITS), reference.format_of_tap(LOGITS)
     last = difference(LOGITS, rows[0][-1:], rows[1][-1:], *formats)
     divergences = tuple(float(x) for x in kl(*rows))
-    return difference(LOGITS, rows[0], rows[1], *formats), last, divergences
+    whole = difference(LOGITS, rows[0], rows[1], *formats)
+    _let_go(LOGITS, run, reference)
+    return whole, last, divergences
 
 
 def _local(taps: Sequence[Tap], local: Side, reference: Side, positions: int) -> tuple[Difference, ...]:

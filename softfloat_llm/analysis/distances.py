@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softfloat_llm.analysis.numbers import about, binade, jsonable
+from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
-from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.rounding import bits_of, round_block, round_to
 from softfloat_llm.numerics.ulps import ulp, ulp_distance
 
 Index = tuple[int, ...]
@@ -114,8 +115,8 @@ class Difference:
         }
 
 
-AT_ONCE = 1 << 20
-"""Elements that are compared at once: a dozen float64 temporaries of 8 MiB, however long the context."""
+AT_ONCE = 1 << 16
+"""Elements that are compared at once: a dozen float64 temporaries of half a MiB, which stay in the caches."""
 
 
 def difference(tap: str, run: Array, reference: Array, fmt: Format, reference_fmt: Format) -> Difference:
@@ -176,60 +177,74 @@ def _part(run: Array, reference: Array, start: int, fmt: Format) -> _Part:
     is_other = differs(x, y)
     apart, tops = absolute(x, y, is_other), row_tops(y)
 
-    def pair(place: int) -> Pair:
-        index = tuple(int(i) for i in np.unravel_index(place, x.shape))
-        return Pair((start + index[0], *index[1:]) if index else index, float(x[index]), float(y[index]))
-
     def largest(values: Float64Array) -> _Largest:
         if not values.size:
             return _Largest(0.0, None, 0.0)
         place = int(np.argmax(values))
-        row = np.unravel_index(place, x.shape)[:1]
-        return _Largest(float(values.reshape(-1)[place]), pair(place), float(tops[row].max()))
+        top = tops.reshape(-1)[place // x[0].size]
+        return _Largest(float(values.reshape(-1)[place]), _pair(x, y, place, start), float(top))
 
-    places = np.flatnonzero(is_other)
+    count = int(np.count_nonzero(is_other))
     return _Part(
-        differing=len(places),
-        first=pair(int(places[0])) if len(places) else None,
+        differing=count,
+        first=_pair(x, y, int(np.argmax(is_other)), start) if count else None,
         apart=largest(apart),
         ulp=largest(ulps(apart, y, fmt)),
         row=largest(ulps(apart, tops, fmt)),
         top=float(tops.max()) if tops.size else 0.0,
-        steps=_steps(x[is_other], y[is_other], fmt),
+        steps=_steps(run[is_other], reference[is_other], fmt, float(tops.max())) if count else 0,
     )
+
+
+def _pair(x: Float64Array, y: Float64Array, place: int, start: int) -> Pair:
+    """The element at a place of the rows (n, ...) from `start` on."""
+    index = tuple(int(i) for i in np.unravel_index(place, x.shape))
+    return Pair((start + index[0], *index[1:]) if index else index, float(x[index]), float(y[index]))
 
 
 def differs(x: Float64Array, y: Float64Array) -> Array:
     """Where the values are not the same: -0 differs from +0, NaN is the same as NaN."""
-    is_same = ((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y))
-    is_other: Array = ~is_same
-    return is_other
+    is_other: Array = bits_of(x) != bits_of(y)
+    is_nan = np.isnan(x)
+    return is_other & ~(is_nan & np.isnan(y)) if is_nan.any() else is_other
 
 
 def absolute(x: Float64Array, y: Float64Array, is_other: Array) -> Float64Array:
-    """|x - y|; inf where they differ and one of them is not finite."""
+    """|x - y|; inf where they differ and one of them is not finite. `is_other`: where they differ."""
     with np.errstate(invalid="ignore"):
-        apart = np.where(np.isfinite(x) & np.isfinite(y), np.abs(x - y), np.inf)
+        apart = np.abs(x - y)
+    if np.isfinite(apart.max(initial=0.0)):  # then all of x and y are finite, and what is the same is 0 apart
+        return apart
+    apart = np.where(np.isfinite(x) & np.isfinite(y), apart, np.inf)
     return np.where(is_other, apart, 0.0)
 
 
 def ulps(apart: Float64Array, y: Float64Array, fmt: Format) -> Float64Array:
     """Distances in ulps of the format, each in the binade of y; inf stays inf."""
-    finite = np.where(np.isfinite(y), y, 1.0)
+    is_finite = np.isfinite(y)
+    finite = y if is_finite.all() else np.where(is_finite, y, 1.0)
     in_ulp: Float64Array = apart / np.asarray(ulp(finite, fmt))
     return in_ulp
 
 
 def row_tops(y: Float64Array) -> Float64Array:
     """The largest finite |value| at each position of y (T, ...), as (T, 1, ...)."""
-    size: Float64Array = np.where(np.isfinite(y), np.abs(y), 0.0)
-    return size.max(axis=tuple(range(1, y.ndim)), keepdims=True) if size.size else size
+    size: Float64Array = np.abs(y)
+    if not size.size:
+        return size
+    axes = tuple(range(1, y.ndim))
+    tops: Float64Array = size.max(axis=axes, keepdims=True)
+    if not np.isfinite(tops).all():
+        tops = np.where(np.isfinite(y), size, 0.0).max(axis=axes, keepdims=True)
+    return tops
 
 
-def _steps(x: Float64Array, y: Float64Array, fmt: Format) -> int | None:
-    """The most values of the format between x and y (...), y rounded to it first. x holds values of the format."""
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+def _steps(x: Array, y: Array, fmt: Format, top: float) -> int | None:
+    """The most values of the format between x and y (n,), y rounded to it first. x holds values of the format.
+
+    `top`: no finite |y| is larger. Where the format reaches it, nothing overflows: `round_block` may cast.
+    """
+    if not (is_all_finite(x) and is_all_finite(y)):
         return None
-    if x.size == 0:
-        return 0
-    return int(ulp_distance(x, round_to(y, fmt, overflow="saturate"), fmt).max())
+    rounded = round_block(y, fmt) if top <= fmt.max else round_to(y, fmt, overflow="saturate")
+    return int(ulp_distance(x, rounded, fmt).max())

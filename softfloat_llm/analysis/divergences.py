@@ -11,6 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from softfloat_llm.analysis.exact_totals import total
 from softfloat_llm.errors import RunError
 from softfloat_llm.numerics import approximations
 from softfloat_llm.numerics.formats import Float64Array
@@ -57,11 +58,11 @@ def _of_row(run: Float64Array, reference: Float64Array) -> float:
         return math.inf
     p, d = p[is_held], run[is_held] - reference[is_held]
     d = d - d[np.argmax(p)]  # a row that lies higher by a constant means the same
-    d = d - math.fsum(p * d)
+    d = d - total(p * d)
     top = float(d.max())
     if top > _MOST:  # too large for float64's range: the log of the sum of p e^d by its largest term
-        return top + float(approximations.log(np.array([math.fsum(p * _exp(d - top))]))[0])
-    return log_one_plus(math.fsum(p * exp_minus_line(d)))
+        return top + float(approximations.log(np.array([total(p * _exp(d - top))]))[0])
+    return log_one_plus(total(p * exp_minus_line(d)))
 
 
 def _is_distribution(row: Float64Array) -> bool:
@@ -71,7 +72,7 @@ def _is_distribution(row: Float64Array) -> bool:
 def softmax(row: Float64Array) -> Float64Array:
     """e^(x - max) over the sum of it, of one row (V,) in float64. **Rounds:** float64; the sum exactly, then once."""
     terms = _exp(row - row.max())
-    return terms / math.fsum(terms)
+    return terms / total(terms)
 
 
 def _exp(x: Float64Array) -> Float64Array:

@@ -13,8 +13,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from softfloat_llm.errors import TokenError, why
+from softfloat_llm.errors import TokenError, WordError, why
 from softfloat_llm.io.checkpoint import open_model
+from softfloat_llm.io.number_lists import numbers_in
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.recipe import PRECISION_FLAGS, Recipe, recipe_of
 from softfloat_llm.tiny import DEFAULT_PROMPT, NEAR_TIES
@@ -89,7 +90,7 @@ class AskFlags:
         typer.Option("--model", metavar="NAME|PATH", help="tiny (built in), smollm2, a checkpoint folder, a .gguf."),
     ] = None
     tokens: Annotated[
-        str | None, typer.Option("--tokens", metavar="ID,ID,...", help="Token ids in place of a prompt.")
+        str | None, typer.Option("--tokens", metavar="ID,A..B,...", help="Token ids in place of a prompt.")
     ] = None
     steps: Annotated[int, typer.Option("--steps", min=0, metavar="N", help="Greedy tokens to choose.")] = 1
     workers: Annotated[
@@ -117,10 +118,7 @@ class AskFlags:
         """The ids of `--tokens`. Raises typer.BadParameter for what is no number."""
         if self.tokens is None:
             return None
-        words = [word.strip() for word in self.tokens.split(",") if word.strip()]
-        if wrong := [word for word in words if not word.removeprefix("-").isdecimal()]:
-            raise typer.BadParameter(f"{wrong[0]!r} is no token id; expected numbers such as 504,3575,282.")
-        return [int(word) for word in words]
+        return numbers_of(self.tokens, "token id")
 
     def words(self) -> list[str]:
         """The flags that say what is run, as a command line has them."""
@@ -158,6 +156,14 @@ class OutputFlags:
     is_verbose: Annotated[
         bool, typer.Option("--verbose", "-v", rich_help_panel=_OUTPUT, help="Hex floats and codes; tracebacks.")
     ] = False
+
+
+def numbers_of(text: str, what: str) -> list[int]:
+    """`numbers_in`, for a flag. Raises typer.BadParameter."""
+    try:
+        return numbers_in(text, what)
+    except WordError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def prompt_of(prompt: str | None) -> str | None:

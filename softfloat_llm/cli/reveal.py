@@ -12,7 +12,7 @@ import typer
 from softfloat_llm.analysis.reveal import Revealed
 from softfloat_llm.analysis.reveal_text import order_words, revealed_text, to_dict
 from softfloat_llm.analysis.wording import labelled, markdown_table
-from softfloat_llm.cli.options import OutputFlags, grouped, quoted
+from softfloat_llm.cli.options import OutputFlags, grouped, numbers_of, quoted
 from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.errors import LiveError, RecipeError, nearest
 from softfloat_llm.io.checkpoint import open_model
@@ -43,7 +43,7 @@ class ModelFlags:
         str, typer.Option("--model", rich_help_panel=_MODEL, metavar="NAME|PATH", help="Whose shapes.")
     ] = "tiny"
     tokens: Annotated[
-        str, typer.Option("--tokens", rich_help_panel=_MODEL, metavar="N|A..B", help="Lengths of prompts.")
+        str, typer.Option("--tokens", rich_help_panel=_MODEL, metavar="N,A..B,...", help="Lengths of prompts.")
     ] = "5"
     attention: Annotated[
         str, typer.Option("--attention", rich_help_panel=_MODEL, metavar="eager|sdpa", help="How transformers attends.")
@@ -54,10 +54,10 @@ class ModelFlags:
 
     def lengths(self) -> list[int]:
         """The lengths of `--tokens`. Raises typer.BadParameter for what is none."""
-        low, dots, high = self.tokens.partition("..")
-        if not low.isdecimal() or not (high if dots else "1").isdecimal() or int(low) < 1:
+        lengths = numbers_of(self.tokens, "length")
+        if min(lengths, default=0) < 1:
             raise typer.BadParameter(f"--tokens {self.tokens!r}: expected a length such as 5, or 1..40.")
-        return list(range(int(low), int(high if dots else low) + 1))
+        return lengths
 
 
 @grouped

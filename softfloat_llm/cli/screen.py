@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from softfloat_llm.io.progress import Progress
@@ -45,6 +46,24 @@ def show_json(verb: str, body: Mapping[str, Any]) -> None:
 def say(text: str) -> None:
     """Talk, on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def bytes_in(folder: Path) -> int:
+    """The bytes of all files in a folder and in those below it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def sized(count: int) -> str:
+    """A number of bytes for people, rounded up: 1000 bytes are 1 kB.
+
+    >>> sized(999), sized(1_200_001), sized(133_867_320)
+    ('1 kB', '1.3 MB', '134 MB')
+    """
+    for unit, size in (("GB", 10**9), ("MB", 10**6)):
+        if count >= size:
+            tenths = -(-count * 10 // size)
+            return f"{tenths / 10:g} {unit}" if tenths < 100 else f"{-(-count // size)} {unit}"
+    return f"{-(-count // 1000)} kB"
 
 
 def silence_stdout() -> None:

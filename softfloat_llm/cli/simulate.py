@@ -24,7 +24,7 @@ from softfloat_llm.cli.options import (
     grouped,
     quoted,
 )
-from softfloat_llm.cli.screen import announce, answer_of, say, show, show_json, watched
+from softfloat_llm.cli.screen import announce, answer_of, bytes_in, say, show, show_json, sized, watched
 from softfloat_llm.cli.simulate_prompts import Batch, simulate_prompts
 from softfloat_llm.errors import NonFiniteError, RunError, nearest, why
 from softfloat_llm.io.checkpoint import Model
@@ -101,6 +101,8 @@ def simulate(
             show_json("simulate", _body(run, comparison, claims, broken, save))
         else:
             show(_text(named(run, model), comparison, output, _then(prompt, precision, passes, against, save, talk)))
+            if save is not None and not output.is_quiet:
+                say(f"The run is {save}: {len(run.arrays)} taps, {sized(bytes_in(save))}.")
     return _judged(broken)
 
 
@@ -224,4 +226,5 @@ def _body(
     """The JSON: the comparison's keys where there is a reference, and the run's own."""
     told = {} if comparison is None else comparison.to_dict()
     asked = {"fail_on": list(claims), "broken": list(broken)}
-    return told | {"run": run_facts(run) | {"saved": None if save is None else str(save)}, "claims": asked}
+    kept = {"saved": None if save is None else str(save), "saved_bytes": None if save is None else bytes_in(save)}
+    return told | {"run": run_facts(run) | kept, "claims": asked}

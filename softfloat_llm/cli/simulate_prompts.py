@@ -12,7 +12,7 @@ from softfloat_llm.analysis.compare import compare
 from softfloat_llm.analysis.names import named
 from softfloat_llm.batches import simulate_batch
 from softfloat_llm.cli.options import REFERENCE, OutputFlags, PassFlags, PrecisionFlags, prompts_in, quoted
-from softfloat_llm.cli.screen import answer_of, say, show, show_json, watched
+from softfloat_llm.cli.screen import answer_of, bytes_in, say, show, show_json, sized, watched
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.report.batch_text import Answered, batch_facts, batch_text
 
@@ -80,8 +80,11 @@ def simulate_prompts(batch: Batch, claims: Sequence[str], is_broken: IsBroken, o
     if output.as_json:
         places = None if batch.save is None else [str(batch.save / str(i + 1)) for i in range(len(answered))]
         asked = {"claims": {"fail_on": list(claims), "broken": broken}}
-        show_json("simulate-prompts", batch_facts(answered, places) | asked)
+        size = {"saved_bytes": None if batch.save is None else bytes_in(batch.save)}
+        show_json("simulate-prompts", batch_facts(answered, places) | asked | size)
     else:
         text = batch_text(answered, then=batch.then(answered))
         show(answer_of(text) if output.is_quiet else text)
+        if batch.save is not None and not output.is_quiet:
+            say(f"The runs are 1 to {len(answered)} in {batch.save}: {sized(bytes_in(batch.save))}.")
     return broken

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from softfloat_llm.cli.options import OutputFlags, grouped, prompt_of
+from softfloat_llm.cli.options import OutputFlags, grouped, numbers_of, prompt_of
 from softfloat_llm.cli.screen import answer_of, say, show, show_json, watched
 from softfloat_llm.errors import nearest
 from softfloat_llm.report.page import check_page
@@ -20,7 +19,6 @@ from softfloat_llm.sweeps.sweep import sweep as run_sweep
 from softfloat_llm.sweeps.sweep_map import VALUES
 
 _MAP = "Map"
-_SEEDS = re.compile(r"(\d+)\.\.(\d+)")
 
 
 @grouped
@@ -151,11 +149,4 @@ def _prompts(words: list[str] | None) -> list[str] | None:
 
 
 def _seeds(words: str | None) -> list[int] | None:
-    if words is None:
-        return None
-    if match := _SEEDS.fullmatch(words.strip()):
-        return list(range(int(match[1]), int(match[2]) + 1))
-    parts = [part.strip() for part in words.split(",")]
-    if wrong := [part for part in parts if not part.isdecimal()]:
-        raise typer.BadParameter(f"{wrong[0]!r} is no seed; expected 0..9, or numbers such as 1,2,3.")
-    return [int(part) for part in parts]
+    return None if words is None else numbers_of(words, "seed")

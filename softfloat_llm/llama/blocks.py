@@ -7,17 +7,19 @@ positions, D hidden, F mlp size, N columns, K summed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from softfloat_llm.llama.by_code import by_code
 from softfloat_llm.llama.products import product, products
 from softfloat_llm.llama.taps import Taps, as_scaled, entered_values, exponential, given_values, terms_left
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
+from softfloat_llm.numerics.rounding import carry, round_carried, round_held_sum, round_sum, round_wide, widen
 from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.site_specs import SiteSpec
 
@@ -111,7 +113,7 @@ def rms_norm(x: Array, weight: Array, spec: SiteSpec, eps: float, *, unrounded: 
 
 def _in_compute(x: Array, c: Format) -> Array:
     """x as the format of the norm's steps holds it: itself, where that is the format of the residual's sum."""
-    return x if c.has_own_dtype and x.dtype == c.dtype else carry(round_wide(widen(x), c), c)
+    return x if c.has_own_dtype and x.dtype == c.dtype else round_carried(widen(x), c)
 
 
 def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
@@ -125,14 +127,15 @@ def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
     sums = reduce.dot_stages(
         x, x, at if spec.options.get("takes", "stored") == "stored" else at.with_storage(c)
     )  # (T,)
-    shifted = ops.add(_mean(sums, x.shape[-1], spec), eps_in(eps, c), c)  # (T,)
+    shifted = round_held_sum(_mean(sums, x.shape[-1], spec), np.array(eps_in(eps, c)), c)  # (T,)
     if spec.options["root"] == "rsqrt":
-        root = functions.rsqrt(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs
+        root = functions.rsqrt_wide(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs
     else:
-        root = ops.sqrt(shifted, c)
+        root = ops.sqrt_wide(shifted, c)
     if spec.options["root"] == "one-over-sqrt":
-        root = ops.div(1.0, widen(root), c)
-    return sums.acc, round_wide(widen(root), spec.format_of("root_format"))
+        root = ops.div_wide(1.0, root, c)
+    kept = spec.format_of("root_format")
+    return sums.acc, root if kept is c else round_wide(root, kept)
 
 
 def _mean(sums: reduce.Stages, n: int, spec: SiteSpec) -> Float64Array:
@@ -142,7 +145,7 @@ def _mean(sums: reduce.Stages, n: int, spec: SiteSpec) -> Float64Array:
         return round_wide(widen(sums.out) * ops.div(1.0, float(n), c), c)
     if spec.options["mean"] == "divide-accumulator" and acc is not None:
         return round_wide(widen(ops.div(widen(sums.acc), float(n), acc)), c)
-    return widen(ops.div(widen(sums.out), float(n), c))
+    return ops.div_wide(widen(sums.out), float(n), c)
 
 
 def _weighted(x: Float64Array, weight: Float64Array, root: Float64Array, spec: SiteSpec) -> Array:
@@ -151,7 +154,7 @@ def _weighted(x: Float64Array, weight: Float64Array, root: Float64Array, spec: S
 
     def normal(values: Float64Array) -> Float64Array:
         is_divided = spec.options["root"] == "divide"
-        return widen(ops.div(values, root, c)) if is_divided else round_wide(values * root, c)
+        return ops.div_wide(values, root, c) if is_divided else round_wide(values * root, c)
 
     if form == "weight-first":
         return given_values(normal(round_wide(x * weight, c)), spec)
@@ -160,6 +163,7 @@ def _weighted(x: Float64Array, weight: Float64Array, root: Float64Array, spec: S
     return given_values(widen(given_values(normal(x), spec)) * weight, spec)
 
 
+@cache
 def eps_in(eps: float, compute: Format) -> float:
     """eps as the format of the norm's steps holds it (in f16, 1e-8 is 0)."""
     return float(round_wide(np.array([eps]), compute)[0])
@@ -176,22 +180,26 @@ def silu(gate: Array, spec: SiteSpec) -> Taps:
     1 + it and 1 over that to `compute`, that to the output, and its product with gate to the output.
     times-even-sigmoid: as `_even_sigmoid`, and its product with gate to the output.
     """
-    c, form = spec.compute, spec.options["form"]
     entered = entered_values(gate, spec)
-    wide = widen(entered)
+    return Taps(entered, None, by_code(_silu_of, entered, spec))
+
+
+def _silu_of(gate: Array, spec: SiteSpec) -> Array:
+    """silu of a gate as it is stored."""
+    c, form, wide = spec.compute, spec.options["form"], widen(gate)
     if form == "stepwise":
         grown = widen(given_values(exponential(-wide, spec), spec))
-        below = widen(given_values(widen(ops.add(1.0, grown, c)), spec))
-        return Taps(entered, None, given_values(widen(ops.div(wide, below, c)), spec))
+        below = widen(given_values(_one_and(grown, c), spec))
+        return given_values(ops.div_wide(wide, below, c), spec)
     if form == "times-even-sigmoid":
         sigmoid = _even_sigmoid(wide, spec)
     else:
-        below = widen(ops.add(1.0, exponential(-wide, spec), c))
+        below = _one_and(exponential(-wide, spec), c)
         if form == "quotient":
-            return Taps(entered, None, given_values(widen(ops.div(wide, below, c)), spec))
-        sigmoid = given_values(widen(ops.div(1.0, below, c)), spec)
+            return given_values(ops.div_wide(wide, below, c), spec)
+        sigmoid = given_values(ops.div_wide(1.0, below, c), spec)
     with np.errstate(invalid="ignore"):  # -inf * 0 is NaN
-        return Taps(entered, None, given_values(wide * widen(sigmoid), spec))
+        return given_values(wide * widen(sigmoid), spec)
 
 
 def _even_sigmoid(x: Float64Array, spec: SiteSpec) -> Array:
@@ -201,8 +209,16 @@ def _even_sigmoid(x: Float64Array, spec: SiteSpec) -> Array:
     the output.
     """
     grown = widen(given_values(exponential(np.abs(x), spec), spec))
-    below = widen(ops.div(1.0, widen(ops.add(1.0, grown, spec.compute)), spec.compute))
-    return given_values(np.where(x < 0, below, widen(ops.sub(1.0, below, spec.compute))), spec)
+    below = ops.div_wide(1.0, _one_and(grown, spec.compute), spec.compute)
+    return given_values(np.where(x < 0, below, _one_and(-below, spec.compute)), spec)
+
+
+def _one_and(x: Float64Array, c: Format) -> Float64Array:
+    """1 + x for values of `compute`. **Rounds:** once, to `compute`."""
+    return round_held_sum(x, _ONE, c)
+
+
+_ONE = np.array(1.0)
 
 
 def multiply(x: Array, y: Array, spec: SiteSpec) -> Taps:
@@ -217,11 +233,10 @@ def multiply(x: Array, y: Array, spec: SiteSpec) -> Taps:
 
 def residual(stream: Array, x: Array, spec: SiteSpec) -> Taps:
     """stream + x, both (T, D) stored first. **Rounds:** once, to the output."""
-    entered = entered_values(x, spec)
-    total = round_sum(
-        widen(entered_values(stream, spec)), widen(entered), spec.output, **spec.precision.rules("output")
-    )
-    return Taps(entered, None, carry(total, spec.output))
+    entered, fmt = entered_values(x, spec), spec.output
+    add = round_held_sum if spec.storage.precision <= fmt.precision else round_sum
+    total = add(widen(entered_values(stream, spec)), widen(entered), fmt, **spec.precision.rules("output"))
+    return Taps(entered, None, carry(total, fmt))
 
 
 def unrounded_residual(stream: Array, x: Array, spec: SiteSpec) -> Array:

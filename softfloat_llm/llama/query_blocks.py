@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from softfloat_llm.llama.taps import Taps
+from softfloat_llm.llama.taps import IN_VECTORS, Taps
 from softfloat_llm.numerics.formats import Array
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.recipe import Scope
@@ -157,10 +157,6 @@ def _block(start: int, rows: int, queries: Queries, is_cut: bool) -> Block:
 def _is_by_place(spec: SiteSpec) -> bool:
     """True where a rule speaks of an element's place, or may have random words, which count it."""
     return any(rule.when is not None and (rule.when.has_place or "rounding" in rule.key) for rule in spec.rules)
-
-
-IN_VECTORS = ("flash-u20", "vector-u20", "ggml")
-"""Exponentials that an engine takes in whole vectors of keys, another way for those that are left over."""
 
 
 def _is_by_vector(spec: SiteSpec) -> bool:

@@ -15,7 +15,7 @@ from softfloat_llm.numerics.accumulate import arithmetic_of, terms_of, terms_unt
 from softfloat_llm.numerics.engine_functions import EXPONENTIALS, OF_ONE
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import carry, round_block, round_wide
+from softfloat_llm.numerics.rounding import round_block, round_carried
 from softfloat_llm.numerics.scaled import Counts, quantise
 from softfloat_llm.site_specs import SiteSpec
 
@@ -61,7 +61,11 @@ def entered_values(x: Array, spec: SiteSpec) -> Array:
 
 def given_values(wide: Float64Array, spec: SiteSpec) -> Array:
     """Exact or wider values, rounded once to the site's output."""
-    return carry(round_wide(wide, spec.output, **spec.precision.rules("output")), spec.output)
+    return round_carried(wide, spec.output, **spec.precision.rules("output"))
+
+
+IN_VECTORS = ("flash-u20", "vector-u20", "ggml")
+"""Exponentials that an engine takes in whole vectors of keys, another way for those that are left over."""
 
 
 def exponential(x: Float64Array, spec: SiteSpec, *, alone: bool = False) -> Float64Array:

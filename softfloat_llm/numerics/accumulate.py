@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -95,11 +96,18 @@ class NativeF32(Plain):
 
     @staticmethod
     def is_exact_for(at: Precision, terms: Float64Array) -> bool:
-        """True where this arithmetic gives the bits of `Plain`: the usual f32 rules, and every term a float32."""
+        """True where this arithmetic gives the bits of `Plain`: the usual f32 rules, and every term a float32.
+
+        A term is a value of the storage, or a product of two as the product stage leaves it.
+        """
         is_plain = at.acc == _F32 and at.rounding.acc == "ties_to_even"
         is_usual = at.overflow.acc == "ieee" and at.subnormals.acc == "keep"
+        if not (is_plain and is_usual):
+            return False
+        if at.product is f32 and at.storage.precision <= 24:
+            return True
         with np.errstate(over="ignore"):
-            return is_plain and is_usual and np.array_equal(terms.astype(np.float32), terms, equal_nan=True)
+            return np.array_equal(terms.astype(np.float32), terms, equal_nan=True)
 
     def add(self, x: Float64Array, y: Float64Array) -> Float64Array:
         total: Float64Array = self.enter(x.astype(np.float32), y)
@@ -112,7 +120,7 @@ class NativeF32(Plain):
         return state + term.astype(np.float32)
 
     def enter_all(self, state: Any, terms: Iterable[Float64Array]) -> Any:
-        rest = terms.astype(np.float32) if isinstance(terms, np.ndarray) else np.stack([state, *terms])[1:]
+        rest = terms if isinstance(terms, np.ndarray) else np.stack([state, *terms])[1:]
         rows = np.concatenate([state[None], rest], dtype=np.float32, casting="same_kind")
         return np.add.accumulate(rows, axis=0, out=rows)[-1]
 
@@ -226,8 +234,17 @@ def _taken(terms: Terms, ks: Sequence[int]) -> Iterable[Float64Array]:
     """The terms of these k: one array where they lie in one, whose `__getitem__` gives them."""
     array = getattr(terms, "__self__", None)
     if isinstance(array, np.ndarray) and terms.__name__ == "__getitem__":
-        return cast(Array, array[list(ks)])
+        return cast(Array, array[_index_of(tuple(ks))])
     return (terms(k) for k in ks)
+
+
+@lru_cache(maxsize=256)
+def _index_of(ks: tuple[int, ...]) -> slice | list[int]:
+    """What takes these k of an array: a slice, of which NumPy makes a view, where they are evenly spaced."""
+    step = ks[1] - ks[0] if len(ks) > 1 else 1
+    if step > 0 and ks == tuple(range(ks[0], ks[-1] + 1, step)):
+        return slice(ks[0], ks[-1] + 1, step)
+    return list(ks)
 
 
 def exact_sum(terms: Float64Array, at: Precision) -> Float64Array:

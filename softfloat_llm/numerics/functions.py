@@ -202,10 +202,14 @@ def _regular(function: Function, args: tuple[Float64Array, ...], rounding: _Roun
     """Stage 1: both ends of the interval around the approximation, rounded; the rest goes on."""
     y = function.approximate(*args)
     error = 2.0 ** -approximations.ERROR_BITS[function.name]
-    low = rounding(y * (1.0 - error))
-    high = rounding(y * (1.0 + error))
+    ends: Float64Array = np.multiply.outer((1.0 - error, 1.0 + error), y)
+    low: Float64Array
+    low, high = rounding(ends)
+    is_split = low != high
+    if rounding.fmt.has_nan and not np.logical_or.reduce(is_split):  # a NaN is split from itself
+        return low
     is_unknown = np.isnan(y)
-    rest = np.flatnonzero((low != high) | is_unknown)
+    rest = np.flatnonzero(is_split | is_unknown)
     # two NaN ends of a known y are a decided overflow, in a format without infinities
     rest = rest[is_unknown[rest] | ~(np.isnan(low[rest]) & np.isnan(high[rest]))]
     if rest.size:

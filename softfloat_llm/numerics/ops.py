@@ -24,6 +24,7 @@ from softfloat_llm.numerics.rounding import (
     check_mode,
     check_option,
     flush,
+    round_held_sum,
     round_pair,
     round_sum,
     round_wide,
@@ -78,6 +79,18 @@ def div(
 def sqrt(x: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *, subnormals: str = "keep") -> Any:
     """The square root of x, rounded once; sqrt(-0) = -0, and NaN below zero. Otherwise as `add`."""
     return _run("sqrt", _sqrt_wide, _sqrt_fraction, (x,), fmt, mode, subnormals)
+
+
+def div_wide(x: Float64Array | float, y: Float64Array | float, fmt: Format) -> Float64Array:
+    """`div` for float64 arrays of values of at most 24 bits, without moving the result to the carrier. Rounds: once."""
+    with np.errstate(all="ignore"):
+        return _div_wide((x, y), fmt, "ties_to_even", "keep")
+
+
+def sqrt_wide(x: Float64Array, fmt: Format) -> Float64Array:
+    """`sqrt` likewise."""
+    with np.errstate(all="ignore"):
+        return _sqrt_wide((x,), fmt, "ties_to_even", "keep")
 
 
 def fma(
@@ -164,10 +177,9 @@ def _fits_f32(x: Float64Array) -> bool:
 
 
 def _add_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:
-    """To f32, ties to even: rounding to float64 first is harmless, which has 2 * 24 + 2 bits (Figueroa 1995)."""
-    if fmt is f32 and mode == "ties_to_even":
-        return round_wide(wide[0] + wide[1], fmt, subnormals=subnormals)
-    return round_sum(wide[0], wide[1], fmt, mode, subnormals=subnormals)
+    """Of two values of f32, which the operands are here."""
+    made = round_held_sum if fmt is f32 else round_sum
+    return made(wide[0], wide[1], fmt, mode, subnormals=subnormals)
 
 
 def _sub_wide(wide: Any, fmt: Format, mode: str, subnormals: str) -> Float64Array:

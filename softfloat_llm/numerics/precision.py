@@ -181,8 +181,16 @@ class Precision:
     def rules(self, stage: str) -> dict[str, Any]:
         """How a stage rounds, as keyword arguments of `round_wide`, `round_sum` and `round_block`.
 
-        A stage that rounds stochastically takes random words of its own, and not those of the others.
+        A stage that rounds stochastically takes random words of its own, and not those of the others. The mapping is
+        the same each time: not to be changed.
         """
+        return self._rules[stage]
+
+    @cached_property
+    def _rules(self) -> dict[str, dict[str, Any]]:
+        return {stage: self._rules_of(stage) for stage in STAGES}
+
+    def _rules_of(self, stage: str) -> dict[str, Any]:
         rules = {key: getattr(words, stage) for key, words in zip(_RULE_KEYS, self._modes(), strict=True)}
         rule = stochastic_of(rules["mode"])
         return rules if rule is None else rules | {"mode": rule.named(stage)}

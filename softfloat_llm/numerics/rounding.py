@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from softfloat_llm.errors import FormatError, nearest
 from softfloat_llm.numerics import exact
-from softfloat_llm.numerics.formats import Array, Float64Array, Format, f16, f32, f64, format_of
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, bf16, f64, format_of
 from softfloat_llm.numerics.stochastic import Stochastic, stochastic_of
 
 Mode = Literal["ties_to_even", "ties_to_away", "toward_zero", "toward_positive", "toward_negative", "to_odd"]
@@ -43,7 +43,6 @@ OTHER_NAMES = {
 }  # fmt: skip
 """What others (IEEE 754 shorthand, LLVM, CUDA, Python's decimal) call a mode or an option, for hints."""
 EXPONENT_MASK = np.int64(0x7FF0_0000_0000_0000)  # of float64
-_NATIVE = {f16: np.float16, f32: np.float32}  # NumPy casts from float64 to these by one rounding, ties to even
 
 
 def check_mode(mode: str) -> None:
@@ -203,8 +202,8 @@ def round_wide(
     operands, and x is an exact result.
     """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        if fmt in _NATIVE and mode == "ties_to_even" and overflow == "ieee" and "ftz" not in subnormals:
-            return x.astype(_NATIVE[fmt]).astype(np.float64)
+        if is_one_cast(fmt, mode, overflow=overflow, subnormals=subnormals):
+            return _cast(x, fmt).astype(np.float64)
         if fmt is f64:
             kept = np.clip(x, -fmt.max, fmt.max) if overflow == "saturate" else x.copy()
             return flush(kept, fmt) if "ftz" in subnormals else kept
@@ -214,12 +213,28 @@ def round_wide(
         return _specials(_overflowed(rounded, fmt, mode, overflow), x, fmt)
 
 
+def round_carried(
+    x: Float64Array,
+    fmt: Format,
+    mode: str | Stochastic = "ties_to_even",
+    *,
+    overflow: str = "ieee",
+    subnormals: str = "keep",
+) -> Array:
+    """`carry` of `round_wide`: x (...) float64, the result (...) in the format's carrier dtype. **Rounds:** once."""
+    if is_one_cast(fmt, mode, overflow=overflow, subnormals=subnormals):
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            return _cast(x, fmt)
+    return carry(round_wide(x, fmt, mode, overflow=overflow, subnormals=subnormals), fmt)
+
+
 def bits_of(x: Float64Array) -> npt.NDArray[np.int64]:
     """The words of a float64 array, of the same shape (0-dimensional ones too)."""
     return np.asarray(x, order="C").view(np.int64)
 
 
-_ONE_CAST = ("f32", "f16", "bf16")  # NumPy and ml_dtypes cast float32 to these by one rounding, ties to even
+_ONE_CAST = ("f32", "f16", "bf16")
+"""NumPy and ml_dtypes cast float32 to these by one rounding, ties to even; NumPy the first two from float64 too."""
 _ROWS_AT_ONCE = 1 << 18  # elements: so that the float64 temporaries stay small
 
 
@@ -227,6 +242,28 @@ def is_one_cast(fmt: Format, mode: str | Stochastic, *, overflow: str, subnormal
     """True where the cast from float32 to the format's dtype is its rounding by these rules."""
     is_plain = mode == "ties_to_even" and overflow == "ieee" and subnormals == "keep"
     return is_plain and fmt.name in _ONE_CAST
+
+
+def _cast(x: Float64Array, fmt: Format) -> Array:
+    """x in the dtype of a format of `_ONE_CAST`. **Rounds:** once, ties to even.
+
+    To bf16 ml_dtypes casts by way of float32, which would be two roundings: x goes there with 12 bits, rounded to odd.
+    float32 holds those exactly from 2^-138 on (what is smaller gives 0), and to odd is harmless before a rounding to at
+    most 10 bits (Boldo and Melquiond).
+    """
+    return (_odd_of_12_bits(x) if fmt is bf16 else x).astype(fmt.dtype)
+
+
+_REST = np.int64((1 << 41) - 1)  # the bits of a float64 beyond its first 12 significand bits
+
+
+def _odd_of_12_bits(x: Float64Array) -> Float64Array:
+    """x rounded to odd at 12 significand bits: the last of them set where one of the rest is."""
+    bits = bits_of(x)
+    odd = (bits & _REST) + _REST  # a carry into the last bit
+    odd |= bits
+    odd &= ~_REST
+    return odd.view(np.float64)
 
 
 def round_block(
@@ -437,3 +474,22 @@ def round_sum(
     is_both_positive = (x == 0) & (y == 0) & ~np.signbit(x) & ~np.signbit(y)
     is_negative_zero = (x == -y) & np.isfinite(x) & ~is_both_positive & fmt.has_negative_zero
     return np.where(is_negative_zero, -0.0, rounded)
+
+
+def round_held_sum(
+    x: Float64Array,
+    y: Float64Array,
+    fmt: Format,
+    mode: str | Stochastic = "ties_to_even",
+    *,
+    overflow: str = "ieee",
+    subnormals: str = "keep",
+) -> Float64Array:
+    """`round_sum` of values that have no more bits than the format; float64 arrays in and out.
+
+    Of at most 24 bits and to even, rounding to float64 first is harmless, which has 2 * 24 + 2 bits (Figueroa 1995).
+    """
+    if mode != "ties_to_even" or fmt.precision > 24 or not fmt.has_nan:
+        return round_sum(x, y, fmt, mode, overflow=overflow, subnormals=subnormals)
+    with np.errstate(invalid="ignore"):  # inf - inf is NaN
+        return round_wide(x + y, fmt, overflow=overflow, subnormals=subnormals)

@@ -14,6 +14,7 @@ import numpy as np
 from softfloat_llm.analysis.compare import compare
 from softfloat_llm.analysis.distances import absolute, differs
 from softfloat_llm.analysis.divergences import kl
+from softfloat_llm.analysis.exact_totals import total
 from softfloat_llm.analysis.verdicts import margin
 from softfloat_llm.errors import SoftfloatError, SweepError
 from softfloat_llm.io.checkpoint import Model, open_model
@@ -107,7 +108,7 @@ def mean_abs(run: Array, reference: Array) -> float:
     **Rounds:** the sum exactly, then once; once more in the division.
     """
     x, y = run.astype(np.float64), reference.astype(np.float64)
-    return math.fsum(absolute(x, y, differs(x, y)).ravel().tolist()) / x.size
+    return total(absolute(x, y, differs(x, y))) / x.size
 
 
 @lru_cache(maxsize=2)

@@ -16,7 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from softfloat_llm.errors import GridError, nearest, why
+from softfloat_llm.errors import GridError, WordError, nearest, why
+from softfloat_llm.io.number_lists import numbers_in
 from softfloat_llm.sweeps.models import Opened, facts_of, opened
 from softfloat_llm.sweeps.words import SEED, check_words, recipe_text, words_of_file
 from softfloat_llm.tiny import DEFAULT_PROMPT
@@ -149,16 +150,28 @@ _LISTS = {int: "a list of integers: [0, 1, 2]", str: 'a list of texts: ["...", "
 def grid_of(table: Mapping[str, Any], where: str) -> Grid:
     """The grid of a table with the keys of `Grid`. Raises GridError for an unknown key or a wrong value."""
     known = [field.name for field in fields(Grid)]
-    for key, value in table.items():
+    for key in table:
         if key not in known:
             raise GridError(f"Sweep {where}: unknown key {key!r}.{nearest(key, known)} Known: {', '.join(known)}.")
+    said = {key: _spelled_out(key, value, where) for key, value in table.items()}
+    for key, value in said.items():
         _check(key, value, where)
-    given: dict[str, Any] = {key: tuple(value) if key in _ITEMS else value for key, value in table.items()}
+    given: dict[str, Any] = {key: tuple(value) if key in _ITEMS else value for key, value in said.items()}
     if given.get("storages") and "recipes" not in given:
         given["recipes"] = ("",)
     try:
         return Grid(**given)
     except GridError as error:
+        raise GridError(f"Sweep {where}: {error}") from None
+
+
+def _spelled_out(key: str, value: Any, where: str) -> Any:
+    """The numbers of a text such as "0..9", as the flags have them."""
+    if _ITEMS.get(key) is not int or not isinstance(value, str):
+        return value
+    try:
+        return numbers_in(value, key.removesuffix("s"))
+    except WordError as error:
         raise GridError(f"Sweep {where}: {error}") from None
 
 

@@ -62,8 +62,18 @@ class Sweep(Answer):
 
     def heading(self) -> list[tuple[str, str]]:
         grid = self.grid
-        counts = [counted(len(set(grid.axis(name))), name) for name in AXES if set(grid.axis(name)) - {""}]
-        return [("sweep", f"{' x '.join(counts)}, {counted(grid.steps, 'step')}, against {grid.reference}")]
+        named = {name: counted(len(set(grid.axis(name))), name) for name in AXES if set(grid.axis(name)) - {""}}
+        return [("sweep", f"{self._multiplied(named)}, {counted(grid.steps, 'step')}, against {grid.reference}")]
+
+    def _multiplied(self, named: dict[str, str]) -> str:
+        """The sizes of the axes, which multiply out to the cells: seeds only where something uses them."""
+        without = {place.labels[:-1] for place in self.places}
+        seeded = {place.labels[:-1] for place in self.places if place["seed"] != NOTHING}
+        if not 0 < len(seeded) < len(without):
+            return " x ".join(named.values())
+        cells, seeds = len({place.cell for place in self.places}), named.pop("seed")
+        told = f"{len(seeded)} of these {len(without)} with {seeds} each: {counted(cells, 'cell')}"
+        return f"{' x '.join(named.values())}, {told}"
 
     def sentences(self) -> list[str]:
         done = [row for row in self.rows if row["error"] is None]

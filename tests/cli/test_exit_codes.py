@@ -43,6 +43,9 @@ WRONG_WORDS = {
     "claim without a reference": (["simulate", "--fail-on", "flip", "--against", "none"], "needs a reference"),
     "teacher without a reference": (["simulate", "--teacher", "reference", "--against", "none"], "needs a reference"),
     "tokens that are none": (["simulate", "--tokens", "1,two"], "'two' is no token id"),
+    "tokens that run backwards": (["simulate", "--tokens", "1,9..3"], "The range '9..3' runs backwards: write 3..9"),
+    "more tokens than any model takes": (["margins", "--tokens", "0..9999999999"], "more than 1048576 numbers in all"),
+    "lengths that run backwards": (["reveal", "--engine", "torch", "--tokens", "4..2"], "runs backwards: write 2..4"),
     "steps that are none": (["simulate", "--steps", "-1"], "--steps"),
     "model to fetch": (["fetch", "smolm2"], "Did you mean 'smollm2'?"),
     "bound that is none": (

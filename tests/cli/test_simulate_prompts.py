@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from softfloat_llm.cli.screen import sized
 from softfloat_llm.runs import Run, simulate
 from tests.console import Console
 
@@ -46,6 +47,21 @@ def test_the_runs_are_those_of_the_prompts_alone_and_are_saved_in_one_folder(con
         assert f"such as {prompts.parent / 'runs' / '1'}." in console(*verb).err
 
 
+def test_what_is_saved_is_told_with_its_size(console: Console, prompts: Path) -> None:
+    one, several = prompts.parent / "one", prompts.parent / "several"
+    words = ["simulate", "--taps", "embed.out", "--steps", "0", "--replace"]
+    for folder, where, told in ((one, [], ": 2 taps, "), (several, ["--prompts", prompts], "1 to 3 in")):
+        answer = console(*words, *where, "--save", folder)
+        size = sum(path.stat().st_size for path in folder.rglob("*.*"))
+        assert (told in answer.err, f"{sized(size)}.\n" in answer.err) == (True, True), answer.err
+        assert console(*words, *where, "--save", folder, "-q").err == ""
+        body = json.loads(console(*words, *where, "--save", folder, "--json").out)
+        assert body.get("run", body)["saved_bytes"] == size
+    assert [sized(n) for n in (0, 1, 999_001, 1_000_000, 9_900_001, 10**10)] == [
+        "0 kB", "1 kB", "1000 kB", "1 MB", "10 MB", "10 GB",
+    ]  # fmt: skip
+
+
 def test_a_claim_is_broken_where_it_is_for_one_prompt(console: Console, prompts: Path) -> None:
     assert console("simulate", "--prompts", prompts, "--storage", "bf16", "--fail-on", "flip").code == 1
     told = console(
@@ -73,6 +89,7 @@ def test_a_file_without_prompts_is_refused(console: Console, tmp_path: Path) -> 
 
 def test_save_leaves_the_run_and_nothing_of_its_reference(console: Console, tmp_path: Path) -> None:
     told = console("simulate", "The cup is", "--recipe", "bf16", "--save", tmp_path / "run")
+    assert f"The run is {tmp_path / 'run'}: " in told.err
     assert told.out == console("simulate", "The cup is", "--recipe", "bf16").out
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     simulate("The cup is", model="tiny", recipe="bf16").save(tmp_path / "again")

@@ -206,6 +206,12 @@ def test_a_saved_teacher_gives_prompt_model_steps_and_reference(console: Console
     assert console("simulate", "--teacher", saved["ref"], "--fail-on", "flip").code == 0
 
 
+def test_ranges_stand_among_token_ids(console: Console) -> None:
+    spelled = console("simulate", "--tokens", "5,1,2,3,4", "--json").out
+    assert console("simulate", "--tokens", "5,1..4", "--json").out == spelled
+    assert "simulate --tokens 5,1..4 " in console("simulate", "--tokens", "5,1..4").out
+
+
 def test_workers_do_not_change_a_byte(console: Console) -> None:
     assert console("simulate", "--workers", "2").out == console("simulate").out
 

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softfloat_llm.numerics import reduce
+from softfloat_llm.numerics.accumulate import NativeF32, arithmetic_of, follow
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import format_of
+from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import MODES, round_to
 from tests.oracle import ExactMachine, add_up, assert_same, joined, kahan_sum, neumaier_sum
 
@@ -185,3 +187,16 @@ def test_an_exact_sum_whose_partial_sums_leave_float64_is_exact_all_the_same():
     at = "storage=f64,product=f64,acc=exact,output=f64"
     assert reduce.sum([1e308, 1e308, -1e308], at) == 1e308
     assert reduce.sum([1e308, 1e308], at) == np.inf
+
+
+@pytest.mark.parametrize("order", ["seq", "lanes:4", "blocked:5", "pairwise"])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 17, 64])
+def test_float32_additions_of_runs_of_terms_are_the_plain_steps(order, n):
+    """A run of evenly spaced terms is a view of them; its twin takes the terms one by one."""
+    at = precision_of(f"storage=bf16,product=f32,acc=f32,order={order}")
+    terms = wide_terms(np.random.default_rng(4), (n, 7)).astype(np.float64)
+    program = at.order.tree(n).program()
+    native = arithmetic_of(at.acc, at, terms)
+    assert isinstance(native, NativeF32)
+    got = follow(program, terms.__getitem__, native, (7,), None)
+    assert_same(got, follow(program, lambda k: terms[k], arithmetic_of(at.acc, at), (7,), None))

@@ -251,3 +251,12 @@ def test_words_and_shapes_that_do_not_fit_are_refused_by_name():
         ops.add(np.ones(2, np.float16), np.ones(3, np.float16))
     with pytest.raises(FormatError, match="Unknown rounding mode None"):
         ops.add(1.0, 1.0, "f16", mode=None)
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "e4m3fnuz", "e3m2fn"])
+def test_the_wide_forms_are_div_and_sqrt_without_their_questions(name):
+    x = decode(np.arange(0, 1 << 16, 97), "bf16")
+    y = x[::-1].copy()
+    assert_same(ops.div_wide(x, y, format_of(name)), ops.div(x, y, name), x, y)
+    assert_same(ops.div_wide(1.0, y, format_of(name)), ops.div(1.0, y, name), y)
+    assert_same(ops.sqrt_wide(x, format_of(name)), ops.sqrt(x, name), x)

@@ -19,6 +19,8 @@ from softfloat_llm.numerics.rounding import (
     MODES,
     OVERFLOWS,
     flush,
+    round_carried,
+    round_held_sum,
     round_pair,
     round_sum,
     round_to,
@@ -112,6 +114,25 @@ def test_casts_from_f32_equal_ml_dtypes(fmt):
 def test_casts_from_float64_round_once_where_ml_dtypes_rounds_twice():
     assert round_to(1 + 2**-8 + 2**-40, "bf16") == 1.0078125
     assert float(np.float64(1 + 2**-8 + 2**-40).astype(ml_dtypes.bfloat16)) == 1.0
+
+
+@pytest.mark.parametrize("fmt", [f16, bf16, f32], ids=str)
+def test_one_cast_is_the_rounding_on_the_grid(fmt):
+    """Words of float64 of all kinds, and of all exponents that meet the format's, its midpoints among them.
+
+    With daz, which does nothing to an exact result, `round_wide` takes the long way.
+    """
+    rng = np.random.default_rng(3)
+    exponents = rng.integers(fmt.emin - fmt.precision - 12, fmt.emax + 3, 200_000)
+    kept = rng.integers(0, 53, exponents.size)  # significand bits that are not zero
+    x = np.ldexp(np.ldexp(np.floor(np.ldexp(rng.random(exponents.size) + 1, kept)), -kept), exponents)
+    x = np.concatenate([x, -x, rng.integers(-(1 << 63), 1 << 63, 200_000).view(np.float64)])
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        want = round_wide(x, fmt, subnormals="daz")
+    assert_same(round_wide(x, fmt), want, x)
+    assert_same(round_carried(x, fmt), want, x)
+    assert round_carried(x, fmt).dtype == fmt.dtype
+    assert_same(round_carried(x[::-3], fmt, "toward_zero"), round_wide(x[::-3], fmt, "toward_zero"), x[::-3])
 
 
 def test_ties_to_even_from_float64_equals_numpy_for_f16_and_f32():
@@ -324,6 +345,21 @@ def test_zero_sums_have_the_sign_of_ieee_754(name, mode):
     assert_same(round_sum(x, y, fmt, mode), want, x, y)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "tf32", "e5m2", "e4m3fnuz", "e3m2fn"])
+def test_a_sum_of_values_of_the_format_is_the_sum_of_any_two(name, mode):
+    """All pairs of what lies beside the powers of two (of each third, to spare time), in range and far beyond."""
+    fmt = format_of(name)
+    powers = 2.0 ** np.arange(fmt.emin - fmt.trailing_bits, fmt.emax + 1, 3 if fmt.exponent_bits == 8 else 1)
+    near = [p * f for p in powers for f in (1.0, 1 - fmt.eps / 2, 1 + fmt.eps, 1.5)]
+    x = np.unique(round_wide(np.array([0.0, fmt.max, *near]), fmt, overflow="saturate"))
+    x = np.concatenate([x, -x, [np.inf, -np.inf, np.nan]])
+    first, second = (part.ravel() for part in np.meshgrid(x, x))
+    with np.errstate(invalid="ignore"):
+        want = round_sum(first, second, fmt, mode)
+    assert_same(round_held_sum(first, second, fmt, mode), want, first, second)
+
+
 # --- ulp, ordinals, neighbours --------------------------------------------------------------------------------------
 
 
@@ -336,6 +372,37 @@ def test_ordinals_of_all_values_are_consecutive(name):
     assert (np.diff(places) == 1).all()
     assert places[np.flatnonzero(values == 0)] == 0
     assert_same(value_of_ordinal(places, fmt), values + 0.0)
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16", "e5m2", "e4m3", "e3m4", "f32", "f64"])
+def test_the_words_of_a_carrier_give_the_ordinals_that_its_values_give(name):
+    """All codes; of f32 and f64 a sample. A value of another dtype goes the slow way: encoded, and taken apart."""
+    fmt = format_of(name)
+    drawn = np.random.default_rng(0).integers(0, 1 << 64, 1 << 16, np.uint64, endpoint=False) if fmt.bits > 16 else None
+    codes = np.arange(1 << fmt.bits) if drawn is None else drawn >> np.uint64(64 - fmt.bits)
+    edges = [0, 1, -1, 1 << (fmt.bits - 1), ((1 << fmt.exponent_bits) - 1) << fmt.trailing_bits]
+    words = np.append(codes, [edge % (1 << fmt.bits) for edge in edges] if fmt.bits < 64 else codes[:0])
+    carried = words.astype(fmt.code_dtype).view(fmt.dtype)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        wide = carried.astype(np.float64)
+    of_words, of_values = ordinal(carried, fmt), np.array([_ordinal_of_one(x, fmt) for x in wide])
+    assert_same(of_words, of_values)
+    assert_same(ordinal(carried.reshape(-1, 1)[::2], fmt), of_words.reshape(-1, 1)[::2])
+    if fmt is not f64:
+        assert_same(ordinal(wide, fmt), of_words)
+
+
+def _ordinal_of_one(x, fmt):
+    """From the definition: the value over the grid of its binade, and the values that lie in the binades below."""
+    if np.isnan(x):
+        return np.iinfo(np.int64).min
+    if x == 0:
+        return 0
+    if np.isinf(x):
+        return int(np.copysign(((1 << fmt.exponent_bits) - 1) << fmt.trailing_bits, x))
+    exponent = max(int(np.frexp(x)[1]) - 1, fmt.emin)
+    of_binade = int(Fraction(abs(float(x))) / Fraction(2) ** (exponent - fmt.trailing_bits))
+    return (1 if x > 0 else -1) * (of_binade + ((exponent - fmt.emin) << fmt.trailing_bits))
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
@@ -352,6 +419,12 @@ def test_ulp_of_known_numbers():
     assert ulp(-11.03, "bf16") == 0.0625
     assert np.isnan(ulp(np.inf, "bf16"))
     assert ulp(0.0, "f32") == 2.0**-149
+
+
+def test_values_of_f64_further_apart_than_int64_can_say_are_its_largest():
+    assert ulp_distance([20.0, -1e300, 1.0], [-20.0, 1e300, -1.0], "f64").tolist() == [
+        (1 << 63) - 1, (1 << 63) - 1, 2 * int(ordinal(1.0, "f64")),
+    ]  # fmt: skip
 
 
 def test_ulp_distance_counts_steps_across_zero_and_marks_nan():

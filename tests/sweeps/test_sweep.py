@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,26 @@ def test_a_grid_makes_each_cell_once_and_seeds_only_where_they_are_used():
     assert len({cell.name for cell in cells}) == len(cells)
     asked = {"model_digest": cells[0].model_digest, "files": cells[0].files}
     assert cells[0].name == Cell("tiny", grid.prompts[0], "bf16", "seq", None, 1, "f32", **asked).name
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    ({"orders": ["seq", "perm:{seed}"], "seeds": [1, 2, 2, 3], "recipes": ["bf16", "f16"]},
+     "1 model x 1 prompt x 2 recipes x 2 orders, 2 of these 4 with 3 seeds each: 8 cells"),
+    ({"orders": ["perm:{seed}"], "seeds": [1, 2]}, "1 model x 1 prompt x 1 recipe x 1 order x 2 seeds"),
+    ({"storages": ["bf16"], "accs": ["f32", "f16"]}, "1 model x 1 prompt x 1 storage x 2 accs"),
+    ({"recipes": ["bf16", "bf16,acc=f16"], "accs": ["f16"]}, "1 model x 1 prompt x 2 recipes x 1 acc"),
+    ({"recipes": ["x{seed}"], "seeds": [1], "orders": ["seq"]}, "1 model x 1 prompt x 1 recipe x 1 order x 1 seed"),
+    ({"recipes": ["bf16", "stochastic-{seed}"], "orders": ["seq", "perm:{seed}", "lanes:8"], "seeds": [1, 2]},
+     "1 model x 1 prompt x 2 recipes x 3 orders, 4 of these 6 with 2 seeds each: 10 cells"),
+    ({"recipes": ["bf16", "bf16,rounding=x"], "roundings": ["x", "y"]}, "1 model x 1 prompt x 2 recipes x 2 roundings"),
+])  # fmt: skip
+def test_the_heading_multiplies_out_to_the_cells(given, told):
+    """Nothing of these is run: the words need mean nothing."""
+    grid = grid_of(given, "here")
+    places = tuple(place for _, place in grid.places({"tiny": "not opened"}))
+    found = sweeping.Sweep(grid, Path("table"), (), places)
+    assert found.heading() == [("sweep", f"{told}, 1 step, against f32")]
+    assert found.left == len(grid.cells())
 
 
 @pytest.mark.parametrize(
@@ -83,6 +104,11 @@ def test_a_recipe_file_that_was_changed_is_done_again_and_the_same_one_is_not(tm
 def test_a_grid_comes_from_a_toml_file(tmp_path):
     (tmp_path / "grid.toml").write_text('recipes = ["bf16"]\norders = ["perm:{seed}"]\nseeds = [4]\nsteps = 3\n')
     assert grid_of_file(tmp_path / "grid.toml") == Grid(recipes=("bf16",), orders=("perm:{seed}",), seeds=(4,), steps=3)
+    (tmp_path / "ranges.toml").write_text('recipes = ["bf16,order=perm:{seed}"]\nseeds = "7,0..2"\n')
+    assert grid_of_file(tmp_path / "ranges.toml").seeds == (7, 0, 1, 2)
+    (tmp_path / "back.toml").write_text('seeds = "3..0"\n')
+    with pytest.raises(GridError, match=r"Sweep .*back.toml: The range '3..0' runs backwards: write 0..3."):
+        grid_of_file(tmp_path / "back.toml")
     (tmp_path / "bad.toml").write_text("recipes = ")
     with pytest.raises(SweepError, match=r"Reading the sweep .*bad.toml"):
         grid_of_file(tmp_path / "bad.toml")
