@@ -301,7 +301,7 @@ def test_a_factor_after_the_sum_flushes_as_the_accumulator_does():
 @pytest.mark.parametrize(
     "words",
     ["storage=bf16,acc=f32", "storage=bf16,acc=f16", "storage=f16,acc=f16,product=f16", "storage=bf16,acc=exact",
-     "storage=bf16,acc=f32+kahan", "storage=f16,acc=f32,order=pairwise", "storage=bf16,acc=f32,attn.scores.subnormals=ftz"],
+     "storage=bf16,acc=f32+kahan", "storage=f16,acc=f32,order=pairwise", "bf16,attn.scores.subnormals=ftz"],
 )  # fmt: skip
 def test_one_product_of_all_heads_with_all_groups_gives_what_one_for_each_group_gives(words, monkeypatch):
     spec = at(words, "attn.scores")
