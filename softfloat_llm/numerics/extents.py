@@ -184,27 +184,17 @@ def _of_rows(codes: Codes) -> tuple[Codes, Codes, Codes]:
 
 
 def _of_rows_turned(codes: Codes) -> tuple[Codes, Codes, Codes]:
-    """The same of the columns of codes (n, K): many rows against as many, until one is left."""
-    rows = min(len(codes), max(1, _CODES_AT_ONCE * 4 // codes.shape[1]))
-    shape = (rows, codes.shape[1])
-    smallest, largest, lowered = np.full(shape, _ABOVE_ALL), np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
-    room = np.empty(shape, np.uint16)
-    for start in range(0, len(codes), rows):
-        here = codes[start : start + rows]
-        n, words = len(here), room[: len(here)]
-        np.bitwise_and(here, _MAGNITUDE, out=words)
-        np.maximum(largest[:n], words, out=largest[:n])
-        np.subtract(words, np.uint16(1), out=words)
-        np.minimum(smallest[:n], words, out=smallest[:n])
-        np.maximum(lowered[:n], words, out=lowered[:n])
-    return _folded(smallest, np.minimum), _folded(largest, np.maximum), _folded(lowered, np.maximum)
+    """The same of the columns of codes (n, K)."""
+    at_once = max(1, _CODES_AT_ONCE * 4 // codes.shape[1])
+    found = [_of_columns(codes[start : start + at_once]) for start in range(0, len(codes), at_once)]
+    if len(found) == 1:
+        return found[0]
+    smallest, largest, lowered = zip(*found, strict=True)
+    return np.minimum.reduce(smallest), np.maximum.reduce(largest), np.maximum.reduce(lowered)
 
 
-def _folded(rows: Codes, ufunc: np.ufunc) -> Codes:
-    """The ufunc of all rows. Changes them."""
-    while len(rows) > 1:
-        half = len(rows) // 2
-        ufunc(rows[:half], rows[-half:], out=rows[:half])
-        rows = rows[: len(rows) - half]
-    first: Codes = rows[0]
-    return first
+def _of_columns(codes: Codes) -> tuple[Codes, Codes, Codes]:
+    words = codes & _MAGNITUDE
+    largest = np.maximum.reduce(words)
+    np.subtract(words, np.uint16(1), out=words)
+    return np.minimum.reduce(words), largest, np.maximum.reduce(words)

@@ -160,8 +160,13 @@ def _columns(job: _Job, workers: int) -> int:
     wanted = max(256, _WIDENED // (max(1, k) * _carrier(job.at).itemsize))
     if job.path != "native":
         wanted = max(64, min(wanted, _TILE // max(1, min(rows, _ROWS))))
-    parts = max(1, -(-n // wanted), min(workers, n // 64))
-    return int(-(-n // parts))
+    return _in_equal_parts(n, wanted, at_least=min(workers, n // 64))
+
+
+def _in_equal_parts(n: int, wanted: int, at_least: int = 1) -> int:
+    """How many of n to a part, about `wanted` or less, so that no part is much smaller than the others."""
+    parts = max(1, -(-n // wanted), at_least)
+    return -(-n // parts)
 
 
 def _ranges(n: int, size: int) -> Iterator[slice]:
@@ -177,7 +182,8 @@ def _run_columns(job: _Job, columns: slice) -> None:
     """All rows of a by some columns of b, into their place in the result."""
     with np.errstate(all="ignore"):
         right = _side(job.b.columns(columns).filled(), "b", job, job.stored_b)
-        for rows in _ranges(job.a.shape[0], max(_ROWS, _TILE // max(1, right.wide.shape[1]))):
+        size = _in_equal_parts(job.a.shape[0], max(_ROWS, _TILE // max(1, right.wide.shape[1])))
+        for rows in _ranges(job.a.shape[0], size):
             block = (job.a[rows].T,)
             left = _side(block, "a", job, Stored(block))
             start = None if job.init is None else job.init[rows, columns]

@@ -7,6 +7,7 @@ next slower form, and what it gives is the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +44,7 @@ class Narrow(OnTile):
         bounds, program = products.spread, at.order.tree(len(products.left)).program()
         self.format, self.bounds, self._largest_sum = at.acc.format, bounds, largest_sum(at, bounds, program, start)
         self.is_bounded = self._largest_sum <= self.format.max
-        self._sum, self._rounder = self.buffer(), Rounder(self.format, self.shape)
-        self._last_sum = self._sum  # the exact sum of the last step, or 2^s times as much
-        self._midpoints = Midpoints(self.format.precision, self.shape)
+        self._sum = self._last_sum = self.buffer()  # the exact sum; that of the last step, or 2^s times as much
         self._lowest_bits = bounds.lowest_bits(term_bits(at) + 1)  # + 1: a rounded product may be a little smaller
         self._is_never_doubtful = is_never_doubtful(at)
         self._can_be_trifle = self._is_never_doubtful and not _is_short_range(self.format)
@@ -64,6 +63,14 @@ class Narrow(OnTile):
             self._is_far = bool((self._least >= reach(self.format, self._largest_sum)).all())
             is_safe = self._is_never_doubtful and not self._can_be_trifle
             self._is_always_quick = is_safe and self._is_far and bool(self._is_quick.all())
+
+    @cached_property
+    def _rounder(self) -> Rounder:
+        return Rounder(self.format, self.shape)
+
+    @cached_property
+    def _midpoints(self) -> Midpoints:
+        return Midpoints(self.format.precision, self.shape)
 
     def _can_be_quick(self, at: Precision) -> npt.NDArray[np.bool_]:
         """For each k, whether its terms meet the conditions of `underflow_rounding` that do not hang on the sum."""
