@@ -6,6 +6,7 @@ Where the form of a step differs from NumPy's, its docstring says why the bits d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from softfloat_llm.numerics.compiled_loops import (
     nearest,
     once,
     rounded_by_underflow,
-    run_through,
 )
 from softfloat_llm.numerics.formats import Array, Float64Array, f32
 from softfloat_llm.numerics.narrow_steps import Narrow
@@ -38,8 +38,19 @@ from softfloat_llm.numerics.steps import (
     flushes,
     never_tiny,
 )
+from softfloat_llm.numerics.threads import share
 from softfloat_llm.numerics.tiles import Piece, Products, is_native
 from softfloat_llm.numerics.underflow_rounding import reach
+
+_FEWEST_COLUMNS = 64  # to a thread
+
+
+def _over_columns(loop: Callable[..., None], products: Products, acc: Array, *rest: Any) -> None:
+    """loop(acc, *rest, first, last) for all columns of acc, some in each thread: none meets its neighbour."""
+    columns = acc.shape[1]
+    size = max(_FEWEST_COLUMNS, -(-columns // products.threads))
+    parts = [(first, min(first + size, columns)) for first in range(0, columns, size)]
+    share(lambda part: loop(acc, *rest, *part), parts, products.threads)
 
 
 class CompiledNative(Native):
@@ -58,16 +69,19 @@ class CompiledNative(Native):
         product = self.products.at.product
         if product is not None and not is_native(product, self.products.dtype):
             step = in_float32 if self.dtype == np.float32 else in_float64
-            CHAINS[True, step](acc, left, right, grid_of(product), grid_of(product))
+            chain = CHAINS[True, step]
+            _over_columns(chain, self.products, acc, left, right, grid_of(product), grid_of(product))
             return
-        multiply_add(acc, left.astype(self.dtype, copy=False), right.astype(self.dtype, copy=False))
+        same = (side.astype(self.dtype, copy=False) for side in (left, right))
+        _over_columns(multiply_add, self.products, acc, *same)
 
 
 class CompiledFused(CompiledNative):
     """acc = fma(a, b, acc) in float32: one instruction, right for all values."""
 
     def _fast(self, acc: Array, piece: Piece) -> None:
-        fused_multiply_add(acc, self.products.left[piece.ks], self.products.right[piece.ks])
+        left, right = self.products.left[piece.ks], self.products.right[piece.ks]
+        _over_columns(fused_multiply_add, self.products, acc, left, right)
 
     def term(self, acc: Array, piece: Piece) -> None:
         """acc = R(the term): fma(a, b, -0), as -0 changes no sum, not even the sign of a zero."""
@@ -80,54 +94,37 @@ class CompiledNarrow(Narrow):
 
     def __init__(self, products: Products, at: Precision, start: Float64Array | None) -> None:
         super().__init__(products, at, start)
-        self.depth = len(products.left) if self._quick is None else self._quick.count
-        self.product = at.product
+        self.product, quick = at.product, self._quick
         self._chain = CHAINS[at.product is not None, nearest if self._is_never_doubtful else once]
-        self._runs_through = self._quick is not None and at.product is None and self._is_never_doubtful
+        self._adapts = quick is not None and self._is_never_doubtful and not self._can_be_trifle
+        self.depth = len(products.left) if quick is None or self._adapts else quick.count
 
     def enter(self, acc: Array, piece: Piece) -> None:
-        """As `Narrow.enter`, from one piece that needs another form to the next within one call."""
-        done = self._all_by_underflow(acc, piece) if self._runs_through else 0
-        if done < piece.length:
-            super().enter(acc, piece.cut(done, piece.length))
-        else:
+        """As `Narrow.enter`. Where nothing hangs on the sums but their size, the loop itself looks at that."""
+        if self._adapts:
+            self._by_underflow(acc, piece)
             self._sign_zeros(acc, piece)
-
-    def _all_by_underflow(self, acc: Array, piece: Piece) -> int:
-        """`_by_underflow` as long as the conditions hold; how many terms that were."""
-        assert self._quick is not None
-        count, ks = self._quick.count, piece.ks
-        if not self._is_quick[ks].all():
-            return 0
-        starts = np.arange(0, piece.length, count)
-        least = np.minimum.reduceat(self._least[ks], starts)
-        largest = np.add.reduceat(self.bounds.largest[ks], starts)
-        left = self.products.left[ks] * np.resize(self._quick.factors[:count], piece.length)[:, None]
-        per_largest = reach(self.format, 2.0)  # of the largest sum
-        quick = self._quick
-        return int(
-            run_through(
-                acc, self._sum, left, self.products.right[ks], quick.down, quick.back, quick.ends, quick.start, least,
-                largest, per_largest,
-            )
-        )  # fmt: skip
+        else:
+            super().enter(acc, piece)
 
     def _by_underflow(self, acc: Array, piece: Piece) -> None:
-        quick, n = self._quick, piece.length
+        quick, ks = self._quick, piece.ks
         assert quick is not None
-        left = self.products.left[piece.ks] * quick.factors[:n, None]
-        right, constants = self.products.right[piece.ks], (quick.down[:n], quick.back[:n])
-        ends = quick.start, float(quick.ends[n])
-        if self.product is None:
-            by_underflow(acc, self._sum, left, right, *constants, ends)
-        else:
-            of_products = quick.down_product[:n], quick.back_product[:n]
-            rounded_by_underflow(acc, self._sum, left, right, *constants, of_products, ends)
+        n, product = quick.count, self.product or self.format
+        of_products = (quick.down, quick.back) if self.product is None else (quick.down_product, quick.back_product)
+        rounds = tuple(values[:n] for values in (quick.factors, quick.down, quick.back, *of_products))
+        bounds = self._is_quick[ks], self._least[ks], self.bounds.largest[ks], reach(self.format, 2.0)
+        _over_columns(
+            by_underflow if self.product is None else rounded_by_underflow, self.products, acc, self._sum,
+            self.products.left[ks], self.products.right[ks], rounds, (quick.start, quick.ends), bounds,
+            (grid_of(product), grid_of(self.format)),
+        )  # fmt: skip
 
     def _one_by_one(self, acc: Array, piece: Piece) -> None:
         """The step that is right in any range. A sum that is zero has its sign, which `enter` takes from `_sum`."""
         left, right = self.products.left[piece.ks], self.products.right[piece.ks]
-        self._chain(acc, left, right, grid_of(self.product or self.format), grid_of(self.format))
+        grids = grid_of(self.product or self.format), grid_of(self.format)
+        _over_columns(self._chain, self.products, acc, left, right, *grids)
         if self._loses_signs:
             np.copyto(self._sum, acc)
 
@@ -172,5 +169,5 @@ def widened_here(block: Array, dtype: np.dtype[Any]) -> Array:
     return wide.view(np.float32)
 
 
-KIT = Kit(_steps, widened_here)
+KIT = Kit(_steps, widened_here, is_compiled=True)
 """What `kernels` takes in place of NumPy's steps."""

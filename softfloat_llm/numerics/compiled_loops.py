@@ -150,11 +150,10 @@ def _chain(term_of: Callable[..., float], step: Callable[..., Any]) -> Callable[
     """A loop over strips, rows, terms and columns. acc (M, n), left (K, M), right (K, n)."""
 
     @compiled
-    def chain(acc: Array, left: Array, right: Array, product: Grid, grid: Grid) -> None:
-        rows, columns = acc.shape
-        for start in range(0, columns, _STRIP):
-            stop = min(start + _STRIP, columns)
-            for row in range(rows):
+    def chain(acc: Array, left: Array, right: Array, product: Grid, grid: Grid, first: int, last: int) -> None:
+        for start in range(first, last, _STRIP):
+            stop = min(start + _STRIP, last)
+            for row in range(len(acc)):
                 strip = acc[row, start:stop]
                 for k in range(len(left)):
                     x, values = left[k, row], right[k, start:stop]
@@ -191,19 +190,18 @@ def _fused(acc: Any, x: Any, y: Any) -> Any:
     return _fma(x, y, acc)
 
 
-def _multiplied_in(step: Callable[..., Any]) -> Callable[[Array, Array, Array], None]:
+def _multiplied_in(step: Callable[..., Any]) -> Callable[..., None]:
     """A loop of acc = step(acc, left[k], right[k]) for each k. acc (M, n), left (K, M), right (K, n), of one type.
 
     Four terms at a time, so that a sum is taken from memory and put back once for them.
     """
 
     @compiled
-    def loop(acc: Array, left: Array, right: Array) -> None:
-        rows, columns = acc.shape
+    def loop(acc: Array, left: Array, right: Array, first: int, last: int) -> None:
         terms = len(left)
-        for start in range(0, columns, _STRIP):
-            stop = min(start + _STRIP, columns)
-            for row in range(rows):
+        for start in range(first, last, _STRIP):
+            stop = min(start + _STRIP, last)
+            for row in range(len(acc)):
                 strip = acc[row, start:stop]
                 for k in range(terms % 4):
                     x, values = left[k, row], right[k, start:stop]
@@ -226,90 +224,109 @@ multiply_add, fused_multiply_add = _multiplied_in(_plain), _multiplied_in(_fused
 
 
 @compiled
-def by_underflow(acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, ends: Any) -> None:
-    """`underflow_rounding.Steps.run`, and its products: left carries `factors`. last: the exact sum before the last R.
+def _exactly(strip: Array, sums: Array, left: Array, right: Array, row: int, begin: int, rounds: Any) -> None:
+    """`underflow_rounding.Steps.run` of one round, and its exact products. strip, sums (n,), left (K, M), right (K, N).
 
     Four terms at a time, so that a sum is taken from memory and put back once for them.
     """
-    rows, columns = acc.shape
-    terms = len(left)
-    for start in range(0, columns, _STRIP):
-        stop = min(start + _STRIP, columns)
-        for row in range(rows):
-            strip, sums = acc[row, start:stop], last[row, start:stop]
-            for i in range(len(strip)):
-                strip[i] = strip[i] * ends[0]
-            first = (terms - 1) % 4 + 1
-            for k in range(first):
-                x, d, b, values = left[k, row], down[k], back[k], right[k, start:stop]
-                for i in range(len(strip)):
-                    t = strip[i] + x * np.float64(values[i])
-                    sums[i] = t
-                    strip[i] = (t * d) * b - t
-            for k in range(first, terms, 4):
-                x0, x1, x2, x3 = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
-                y0, y1 = right[k, start:stop], right[k + 1, start:stop]
-                y2, y3 = right[k + 2, start:stop], right[k + 3, start:stop]
-                for i in range(len(strip)):
-                    t = strip[i] + x0 * np.float64(y0[i])
-                    r = (t * down[k]) * back[k] - t
-                    t = r + x1 * np.float64(y1[i])
-                    r = (t * down[k + 1]) * back[k + 1] - t
-                    t = r + x2 * np.float64(y2[i])
-                    r = (t * down[k + 2]) * back[k + 2] - t
-                    t = r + x3 * np.float64(y3[i])
-                    sums[i] = t
-                    strip[i] = (t * down[k + 3]) * back[k + 3] - t
-            for i in range(len(strip)):
-                strip[i] = strip[i] * ends[1]
+    factors, down, back, _, _ = rounds
+    terms, stop = len(left), begin + len(strip)
+    ahead = (terms - 1) % 4 + 1
+    for k in range(ahead):
+        x, d, b, values = left[k, row] * factors[k], down[k], back[k], right[k, begin:stop]
+        for i in range(len(strip)):
+            t = strip[i] + x * np.float64(values[i])
+            sums[i] = t
+            strip[i] = (t * d) * b - t
+    for k in range(ahead, terms, 4):
+        x0, x1 = left[k, row] * factors[k], left[k + 1, row] * factors[k + 1]
+        x2, x3 = left[k + 2, row] * factors[k + 2], left[k + 3, row] * factors[k + 3]
+        y0, y1 = right[k, begin:stop], right[k + 1, begin:stop]
+        y2, y3 = right[k + 2, begin:stop], right[k + 3, begin:stop]
+        for i in range(len(strip)):
+            t = strip[i] + x0 * np.float64(y0[i])
+            r = (t * down[k]) * back[k] - t
+            t = r + x1 * np.float64(y1[i])
+            r = (t * down[k + 1]) * back[k + 1] - t
+            t = r + x2 * np.float64(y2[i])
+            r = (t * down[k + 2]) * back[k + 2] - t
+            t = r + x3 * np.float64(y3[i])
+            sums[i] = t
+            strip[i] = (t * down[k + 3]) * back[k + 3] - t
 
 
 @compiled
-def run_through(
-    acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, ends: Array, start: float,
-    least: Array, largest: Array, per_largest: float,
-) -> int:  # fmt: skip
-    """`by_underflow` of pieces of len(down) terms, while the least term of each is not below what acc makes its reach.
+def _of_rounded(strip: Array, sums: Array, left: Array, right: Array, row: int, begin: int, rounds: Any) -> None:
+    """The same with products that are rounded so too."""
+    factors, down, back, first_down, first_back = rounds
+    for k in range(len(left)):
+        x, values = left[k, row] * factors[k], right[k, begin : begin + len(strip)]
+        for i in range(len(strip)):
+            exact = x * np.float64(values[i])
+            t = strip[i] + ((exact * first_down[k]) * first_back[k] - exact)
+            sums[i] = t
+            strip[i] = (t * down[k]) * back[k] - t
 
-    least, largest: of each piece, the smallest term that is not zero and the sum of the largest ones.
-    """
-    rows, columns = acc.shape
-    for piece in range(len(least)):
-        top = 0.0
-        for row in range(rows):
-            for i in range(columns):
-                top = max(top, abs(acc[row, i]))
-        first = piece * len(down)
-        if least[piece] < (top + largest[piece]) * per_largest:
-            return first
-        stop = min(first + len(down), len(left))
-        n = stop - first
-        by_underflow(acc, last, left[first:stop], right[first:stop], down[:n], back[:n], (start, ends[n]))
-    return len(left)
+
+def _by_underflow(steps: Callable[..., None], chain: Callable[..., None]) -> Callable[..., None]:
+    """A loop over strips and rounds, each by `steps` where its conditions hold for the strip, else by `chain`."""
+
+    @compiled
+    def loop(
+        acc: Array, sums: Array, left: Array, right: Array, rounds: Any, ends: Any, bounds: Any, grids: Any,
+        first: int, last: int,
+    ) -> None:  # fmt: skip
+        """acc (M, n) = R(acc + term); sums: the exact one before the last R, as to its sign."""
+        is_quick, least, largest, per_largest = bounds
+        start, scales_back = ends
+        for begin in range(first, last, _STRIP):
+            stop = min(begin + _STRIP, last)
+            k = 0
+            while k < len(left):
+                n = _alike(is_quick[k : k + len(rounds[1])])
+                x, y = left[k : k + n], right[k : k + n]
+                reach = (_largest(acc, begin, stop) + largest[k : k + n].sum()) * per_largest
+                if is_quick[k] and least[k : k + n].min() >= reach:
+                    for row in range(len(acc)):
+                        strip = acc[row, begin:stop]
+                        _scale(strip, start)
+                        steps(strip, sums[row, begin:stop], x, y, row, begin, rounds)
+                        _scale(strip, scales_back[n])
+                else:
+                    chain(acc, x, y, grids[0], grids[1], begin, stop)
+                    sums[:, begin:stop] = acc[:, begin:stop]
+                k += n
+
+    return loop
 
 
 @compiled
-def rounded_by_underflow(
-    acc: Array, last: Array, left: Array, right: Array, down: Array, back: Array, of_products: Any, ends: Any
-) -> None:
-    """The same with products that are rounded so too, `of_products` their down and back."""
-    rows, columns = acc.shape
-    first_down, first_back = of_products
-    for start in range(0, columns, _STRIP):
-        stop = min(start + _STRIP, columns)
-        for row in range(rows):
-            strip, sums = acc[row, start:stop], last[row, start:stop]
-            for i in range(len(strip)):
-                strip[i] = strip[i] * ends[0]
-            for k in range(len(left)):
-                x, values = left[k, row], right[k, start:stop]
-                for i in range(len(strip)):
-                    exact = x * np.float64(values[i])
-                    t = strip[i] + ((exact * first_down[k]) * first_back[k] - exact)
-                    sums[i] = t
-                    strip[i] = (t * down[k]) * back[k] - t
-            for i in range(len(strip)):
-                strip[i] = strip[i] * ends[1]
+def _alike(flags: Array) -> int:
+    """How many from the first on are as the first."""
+    for k in range(len(flags)):
+        if flags[k] != flags[0]:
+            return k
+    return len(flags)
+
+
+@compiled
+def _largest(acc: Array, begin: int, stop: int) -> float:
+    """The largest magnitude of some columns."""
+    top = 0.0
+    for row in range(len(acc)):
+        for i in range(begin, stop):
+            top = max(top, abs(acc[row, i]))
+    return top
+
+
+@compiled
+def _scale(strip: Array, factor: float) -> None:
+    for i in range(len(strip)):
+        strip[i] = strip[i] * factor
+
+
+by_underflow = _by_underflow(_exactly, CHAINS[False, nearest])
+rounded_by_underflow = _by_underflow(_of_rounded, CHAINS[True, nearest])
 
 
 # --- widening ---------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Crew:
         if self.workers == 1 or products < self._least or at.is_stochastic:
             return kernels.matmul(a, b, at, init=init, backend=self.backend)
         if self.backend != "numpy" or path_of(at) == "native":
-            workers = self.workers if products >= 8 * self._least else 1
+            workers = self.workers if self.backend != "numpy" or products >= 8 * self._least else 1
             return kernels.matmul(a, b, at, init=init, workers=workers, backend=self.backend)
         with self._turn:
             return self._by_processes(a, b, at, init)

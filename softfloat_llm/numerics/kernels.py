@@ -7,9 +7,7 @@ depends on the tiling or the workers: each element has its own accumulator.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -41,10 +39,12 @@ from softfloat_llm.numerics.steps import (
     wide_enough,
 )
 from softfloat_llm.numerics.stochastic import Part
+from softfloat_llm.numerics.threads import share
 from softfloat_llm.numerics.tiles import Piece, Products
 from softfloat_llm.numerics.underflow_rounding import MOST
 
 _TILE = 16384  # accumulators: a ufunc call of 0.3 us is then a tenth of a pass (benchmarks/bench_matmul.py)
+_LONG_TILE = 1 << 20  # accumulators where the loops are compiled
 _ROWS = 16  # of a in a tile, so that widening b costs little
 _WIDENED = 1 << 23  # bytes of b in the kernel's dtype, kept for all rows of a
 _BLOCK = 1 << 21  # bytes of products formed at once: of a 1 MiB second-level cache (benchmarks/bench_matmul.py)
@@ -76,16 +76,11 @@ def matmul(
         alone = _stochastic if at.is_stochastic else exact_products.matmul
         return np.concatenate([alone(a, part, at, init=start) for start, part in others], axis=1)
     out = np.empty((a.shape[0], b.shape[1]), np.float32 if at.acc.format is f32 else np.float64)
-    job = _Job(a, b, at, init, out, path_of(at), kit_of(backend), Stored(b.parts))
+    path, kit = path_of(at), kit_of(backend)
+    is_compiled = kit.is_compiled and path not in ("evident", "masked")
+    job = _Job(a, b, at, init, out, path, kit, is_compiled, workers if is_compiled else 1, Stored(b.parts))
     columns = list(_ranges(b.shape[1], _columns(job, workers)))
-    if workers > 1 and len(columns) > 1:
-        mine, *theirs = (columns[first::workers] for first in range(min(workers, len(columns))))
-        futures = [_pool(workers - 1, os.getpid()).submit(_run_parts, job, parts) for parts in theirs]
-        _run_parts(job, mine)
-        for future in futures:
-            future.result()
-    else:
-        _run_parts(job, columns)
+    share(lambda part: _run_columns(job, part), columns, 1 if is_compiled else workers)
     return out
 
 
@@ -97,13 +92,10 @@ class _Job(NamedTuple):
     out: Array
     path: Path
     kit: Kit
+    is_compiled: bool
+    threads: int
+    """Of a compiled loop over a tile."""
     stored_b: Stored
-
-
-@lru_cache(maxsize=4)
-def _pool(workers: int, process: int) -> ThreadPoolExecutor:
-    """The threads of a process: a forked one has none of its parent's."""
-    return ThreadPoolExecutor(workers, thread_name_prefix="softfloat-matmul")
 
 
 # --- random words -----------------------------------------------------------------------------------------------------
@@ -155,10 +147,12 @@ def _term_dtype(at: Precision, path: Path) -> np.dtype[Any]:
 
 def _columns(job: _Job, workers: int) -> int:
     """How many columns of b a tile takes, in equal parts of b, at least one a worker: about _TILE accumulators, or as
-    many as fit where all terms enter in one loop (`native`)."""
+    many as fit where all terms enter in one loop (`native`, and compiled ones)."""
     (rows, k), n = job.a.shape, job.b.shape[1]
     wanted = max(256, _WIDENED // (max(1, k) * _carrier(job.at).itemsize))
-    if job.path != "native":
+    if job.is_compiled:
+        workers = 1
+    elif job.path != "native":
         wanted = max(64, min(wanted, _TILE // max(1, min(rows, _ROWS))))
     return _in_equal_parts(n, wanted, at_least=min(workers, n // 64))
 
@@ -173,16 +167,12 @@ def _ranges(n: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, n)) for start in range(0, n, max(1, size)))
 
 
-def _run_parts(job: _Job, parts: Sequence[slice]) -> None:
-    for columns in parts:
-        _run_columns(job, columns)
-
-
 def _run_columns(job: _Job, columns: slice) -> None:
     """All rows of a by some columns of b, into their place in the result."""
     with np.errstate(all="ignore"):
         right = _side(job.b.columns(columns).filled(), "b", job, job.stored_b)
-        size = _in_equal_parts(job.a.shape[0], max(_ROWS, _TILE // max(1, right.wide.shape[1])))
+        most = _LONG_TILE if job.is_compiled else _TILE
+        size = _in_equal_parts(job.a.shape[0], max(_ROWS, most // max(1, right.wide.shape[1])))
         for rows in _ranges(job.a.shape[0], size):
             block = (job.a[rows].T,)
             left = _side(block, "a", job, Stored(block))
@@ -202,7 +192,7 @@ def _run_tile(left: Operands, right: Operands, job: _Job, start: Float64Array | 
     at, path, k, shape = job.at, job.path, left.wide.shape[0], (left.wide.shape[1], right.wide.shape[1])
     dtype = _term_dtype(at, path)
     depth = max(1, min(k, MOST, _BLOCK // max(1, shape[0] * shape[1] * dtype.itemsize)))
-    products = Products(left, right, at, depth, dtype)
+    products = Products(left, right, at, depth, dtype, job.threads)
     steps = None if path == "evident" else _steps(products, job, start)
     if steps is None:
         terms = terms_of(left.wide[:, :, None], right.wide[:, None, :], at) if at.order.adder else products.wide

@@ -245,3 +245,5 @@ class Kit(NamedTuple):
     steps: Callable[[Products, Precision, Path, Float64Array | None], Steps | None]
     """The steps of a path on a tile, and where the accumulators start; None where the tile's values allow none."""
     widen: Widen
+    is_compiled: bool = False
+    """Whether the loops of its steps cut a tile into strips, and share it between threads, themselves."""

@@ -137,8 +137,10 @@ class Products:
     one rounding.
     """
 
-    def __init__(self, left: Operands, right: Operands, at: Precision, depth: int, dtype: np.dtype[Any]) -> None:
-        self.sides, self.at, self.dtype, self.depth = (left, right), at, dtype, depth
+    def __init__(
+        self, left: Operands, right: Operands, at: Precision, depth: int, dtype: np.dtype[Any], threads: int = 1
+    ) -> None:
+        self.sides, self.at, self.dtype, self.depth, self.threads = (left, right), at, dtype, depth, threads
         self.left, self.right = left.wide, right.wide
         self._shape = (depth, self.left.shape[1], self.right.shape[1])
 
