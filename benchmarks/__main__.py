@@ -30,6 +30,7 @@ from benchmarks import (
 )
 from benchmarks.rows import Row
 from benchmarks.settings import Part, Settings, settings_of
+from softfloat_llm.errors import nearest
 
 PARTS: dict[str, Part] = {
     "matmul": bench_matmul.rows, "exact": bench_exact.rows, "peers": bench_peers.rows, "growth": bench_growth.rows,
@@ -71,9 +72,16 @@ def found(name: str, settings: Settings) -> Iterator[Row]:
         yield Row(name, f"{name}, the rest", note=f"failed: {type(error).__name__}: {error}".splitlines()[0])
 
 
+def _part(name: str) -> str:
+    """The name of a part. Raises what argparse tells of its arguments."""
+    if name not in PARTS:
+        raise argparse.ArgumentTypeError(f"{name!r} is no part.{nearest(name, PARTS)} Known: {', '.join(PARTS)}.")
+    return name
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", choices=[*PARTS, []], help=", ".join(PARTS))
+    parser.add_argument("parts", nargs="*", metavar="PART", type=_part, help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: only whether everything runs")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results there")
     return parser

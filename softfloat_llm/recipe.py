@@ -186,7 +186,8 @@ class Scope(NamedTuple):
 
     def at(self, site: str) -> SiteSpec:
         """What applies at a site, here."""
-        return self.recipe.at(site).named(f"{self.name}/{site}")
+        spec = self.recipe.at(site)
+        return spec.named(f"{self.name}/{site}") if spec.precision.is_stochastic else spec
 
     def within(self, name: str) -> Scope:
         """A place inside this one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -84,7 +85,7 @@ class Trace:
 
     def wants(self, name: str) -> bool:
         """True where the name fits one of the patterns."""
-        return any(fnmatchcase(name, pattern) for pattern in self.patterns)
+        return _fits(name, tuple(self.patterns))
 
     def keep(self, name: str, array: Array, fmt: Format, *, fill: float | None = None) -> None:
         """Keep an array (T, ...) of values of a format, after those that the name has already.
@@ -105,6 +106,12 @@ class Trace:
         """Keep an event, the first of each tap."""
         if all(known.tap != event.tap for known in self.events):
             self.events.append(event)
+
+
+@lru_cache(maxsize=1 << 13)
+def _fits(name: str, patterns: tuple[str, ...]) -> bool:
+    """Kept: each pass asks for the same names."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def joined_shape(shapes: Sequence[tuple[int, ...]], fill: float | None) -> tuple[int, ...]:

@@ -75,6 +75,14 @@ def test_a_part_that_fails_says_so_and_the_others_go_on(monkeypatch, capsys):
     assert "failed: ValueError: broken" in capsys.readouterr().out
 
 
+def test_a_part_that_there_is_not_is_told_with_those_that_there_are(capsys):
+    with pytest.raises(SystemExit) as refused:
+        benchmarks.main(["exact", "memry"])
+    assert refused.value.code == 2
+    told = "'memry' is no part. Did you mean 'memory'? Known: matmul, exact, peers, growth, forward, profile, torch, "
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("goal", "value", "verdict"),
     [

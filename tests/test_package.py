@@ -31,6 +31,12 @@ def test_neither_importing_nor_the_public_names_load_anything_heavy(names: str) 
     assert sorted(loaded & set(HEAVY)) == []
 
 
+def test_make_test_says_first_how_long_it_takes() -> None:
+    recipe = (Path(__file__).parent.parent / "Makefile").read_text().partition("\ntest: ")[2].splitlines()[1]
+    assert recipe.startswith('\t@echo "')
+    assert "minutes" in recipe
+
+
 def test_the_public_names_are_few_and_there() -> None:
     assert len(softfloat_llm.__all__) <= 25
     for name in softfloat_llm.__all__:

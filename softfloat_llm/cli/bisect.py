@@ -28,7 +28,8 @@ def bisect(
     """softfloat-llm bisect "The cup is" --storage bf16 --fast
 
     Say which site, alone in the reference's precision, brings the reference's token back; which, alone in the run's,
-    makes it flip; and at which it first turns over in the order of the forward pass. Two passes a site.
+    makes it flip; and at which it first turns over in the order of the forward pass. Two passes a site. With a prompt
+    in place of RUN, it is run first (recipe bf16 without precision flags).
     """
     with watched(is_quiet=output.is_quiet) as progress:
         found = step_of(what, precision, asked, against, step, progress)

@@ -42,7 +42,8 @@ def bound(
     """softfloat-llm bound "The cup is" --orders 8
 
     Sum the same terms in many orders, each of them right, and say how far the results lie apart: what a test must
-    allow. Beside it, the bounds that can be derived. For a model's logits, one place's sums, or one dot product.
+    allow. Beside it, the bounds that can be derived. For a model's logits, one place's sums, or one dot product. With a
+    prompt in place of a run, it is run first (recipe bf16 without precision flags).
     """
     chosen = int(orders) if orders.isdecimal() else [word.strip() for word in orders.split(",")]
     with watched(is_quiet=output.is_quiet) as progress:

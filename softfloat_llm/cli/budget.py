@@ -35,7 +35,8 @@ def budget(
 
     Say how much of an error comes from storage, products, accumulation and outputs: the recipe is changed from the
     reference's to the run's one move after another, and what the lead of one token over the other changes by at each
-    move sums to the whole change exactly. What two moves do alike counts for the one that is made first.
+    move sums to the whole change exactly. What two moves do alike counts for the one that is made first. With a prompt
+    in place of RUN, it is run first (recipe bf16 without precision flags).
     """
     if by not in BY:
         raise typer.BadParameter(f"--by {by!r} is unknown.{nearest(by, BY)} Known: {', '.join(BY)}.")

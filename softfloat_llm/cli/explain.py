@@ -16,12 +16,12 @@ from softfloat_llm.analysis.reading import numbers_of
 from softfloat_llm.cli.asked import saved_run
 from softfloat_llm.cli.options import OutputFlags, PassFlags, grouped, quoted
 from softfloat_llm.cli.screen import answer_of, show, show_json, watched
+from softfloat_llm.cli.unknown_options import NUMBERS, NumbersCommand
 from softfloat_llm.io.arrays import read_array
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.recipe import recipe_of
 from softfloat_llm.runs import Run, simulate
 
-NUMBERS = {"ignore_unknown_options": True}  # so that -0.1 is a number, not an option
 At = Annotated[
     str, typer.Option("--at", metavar="KEY=WORD,...", help="storage, product, acc, order, output, as for simulate.")
 ]
@@ -96,14 +96,6 @@ def _listed(words: list[str]) -> Values:
     """The numbers that words mean: a file's array, or the numbers themselves."""
     if len(words) == 1 and words[0].startswith("@"):
         return read_array(words[0][1:])
-    if options := [word for word in words if word.startswith("--")]:
-        name = options[0].partition("=")[0]
-        more = (
-            " What the sum is made in goes in one text: --at storage=bf16,acc=bf16,order=lanes:8."
-            if name != "--"
-            else ""
-        )
-        raise typer.BadParameter(f"No such option: {name}.{more}")
     return numbers_of(words)
 
 
@@ -200,5 +192,5 @@ for name, verb, summary in (
     ("sum", sum_, "A sum, step by step."),
     ("dot", dot, "A dot product, step by step."),
 ):
-    explain.command(name=name, short_help=summary, context_settings=NUMBERS)(verb)
+    explain.command(name=name, cls=NumbersCommand, short_help=summary, context_settings=NUMBERS)(verb)
 explain.command(name="step", short_help="Why a step chose its token.")(step)

@@ -18,7 +18,7 @@ from softfloat_llm.cli.bisect import bisect
 from softfloat_llm.cli.bound import bound
 from softfloat_llm.cli.budget import budget
 from softfloat_llm.cli.compare import compare
-from softfloat_llm.cli.explain import NUMBERS, explain
+from softfloat_llm.cli.explain import explain
 from softfloat_llm.cli.fetch import fetch
 from softfloat_llm.cli.formats import formats
 from softfloat_llm.cli.golden import golden
@@ -39,6 +39,7 @@ from softfloat_llm.cli.simulate import simulate
 from softfloat_llm.cli.sweep import sweep
 from softfloat_llm.cli.taps import taps
 from softfloat_llm.cli.ties import ties
+from softfloat_llm.cli.unknown_options import NUMBERS, NumbersCommand, UsageError, no_such_option
 from softfloat_llm.cli.vectors import vectors
 from softfloat_llm.errors import SoftfloatError, why
 from softfloat_llm.runs import package_version
@@ -46,8 +47,6 @@ from softfloat_llm.runs import package_version
 PROGRAM = "softfloat-llm"
 OK, CLAIM_FAILS, WRONG_WORDS, UNUSABLE_INPUT, INTERNAL_ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 
-# click's exceptions, by way of typer's own: newer versions of typer bring their own copy of click
-UsageError: Any = typer.BadParameter.__bases__[0]
 ClickException: Any = UsageError.__bases__[0]
 
 app = typer.Typer(
@@ -101,7 +100,9 @@ for verb, summary in _SUMMARIES.items():
         app.add_typer(verb_with(verb, **_FURTHER[verb]), name=verb.__name__, short_help=summary)
     else:
         app.command(name=verb.__name__, short_help=summary)(verb)
-app.command(name="identify", short_help="Which precision made an output.", context_settings=NUMBERS)(identify)
+app.command(
+    name="identify", cls=NumbersCommand, short_help="Which precision made an output.", context_settings=NUMBERS
+)(identify)
 app.add_typer(explain, name="explain", short_help="Why a number came out so: a rounding, a sum, a token.")
 app.add_typer(golden, name="golden", short_help="Golden outputs: write them, check against them.")
 app.add_typer(vectors, name="vectors", short_help="Conformance vectors: write them, run them.")
@@ -159,9 +160,10 @@ def _tell_interruption() -> int:
 
 def _tell_usage(error: Any) -> int:
     """The words were wrong: say which, and where the right ones are listed."""
-    context = getattr(error, "ctx", None)
+    context: Any = getattr(error, "ctx", None)
     where = context.command_path.rstrip() if context is not None else PROGRAM
-    message = error.format_message()
+    is_of_option = context is not None and hasattr(error, "option_name") and hasattr(error, "possibilities")
+    message = no_such_option(error.option_name, context.command) if is_of_option else error.format_message()
     if message:  # without a verb the help has been shown already
         say(f"Usage error: {message}\nSee: {where} --help")
     return WRONG_WORDS

@@ -118,7 +118,7 @@ class AskFlags:
         """The ids of `--tokens`. Raises typer.BadParameter for what is no number."""
         if self.tokens is None:
             return None
-        return numbers_of(self.tokens, "token id")
+        return whole_numbers(self.tokens, "token id")
 
     def words(self) -> list[str]:
         """The flags that say what is run, as a command line has them."""
@@ -158,7 +158,7 @@ class OutputFlags:
     ] = False
 
 
-def numbers_of(text: str, what: str) -> list[int]:
+def whole_numbers(text: str, what: str) -> list[int]:
     """`numbers_in`, for a flag. Raises typer.BadParameter."""
     try:
         return numbers_in(text, what)

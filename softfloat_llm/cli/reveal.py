@@ -12,7 +12,7 @@ import typer
 from softfloat_llm.analysis.reveal import Revealed
 from softfloat_llm.analysis.reveal_text import order_words, revealed_text, to_dict
 from softfloat_llm.analysis.wording import labelled, markdown_table
-from softfloat_llm.cli.options import OutputFlags, grouped, numbers_of, quoted
+from softfloat_llm.cli.options import OutputFlags, grouped, quoted, whole_numbers
 from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.errors import LiveError, RecipeError, nearest
 from softfloat_llm.io.checkpoint import open_model
@@ -54,7 +54,7 @@ class ModelFlags:
 
     def lengths(self) -> list[int]:
         """The lengths of `--tokens`. Raises typer.BadParameter for what is none."""
-        lengths = numbers_of(self.tokens, "length")
+        lengths = whole_numbers(self.tokens, "length")
         if min(lengths, default=0) < 1:
             raise typer.BadParameter(f"--tokens {self.tokens!r}: expected a length such as 5, or 1..40.")
         return lengths

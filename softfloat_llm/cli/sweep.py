@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softfloat_llm.cli.options import OutputFlags, grouped, numbers_of, prompt_of
+from softfloat_llm.cli.options import OutputFlags, grouped, prompt_of, whole_numbers
 from softfloat_llm.cli.screen import answer_of, say, show, show_json, watched
 from softfloat_llm.errors import nearest
 from softfloat_llm.report.page import check_page
@@ -149,4 +149,4 @@ def _prompts(words: list[str] | None) -> list[str] | None:
 
 
 def _seeds(words: str | None) -> list[int] | None:
-    return None if words is None else numbers_of(words, "seed")
+    return None if words is None else whole_numbers(words, "seed")

@@ -57,12 +57,13 @@ class _Sequence(NamedTuple):
         """Attention of all queries, q (T, H, C), into out (T, H, C): block by block, or as a whole."""
         assert self.parts is not None
         all_of, is_finite = _all_of(q, self.k), bool(np.isfinite(self.v).all())
-        for block in [all_of] if is_whole else in_turn(all_of.queries, q.shape[1], self.recipe):
+        blocks = [all_of] if is_whole else in_turn(all_of.queries, q.shape[1], self.recipe)
+        for block in blocks:
             with_all_keys = block._replace(width=len(self.k))
             made = self.attended(q[block.rows], block if is_finite else with_all_keys)
             if block.width < len(self.k) and is_finite and not _is_finite(made):
                 made = self.attended(q[block.rows], with_all_keys)
-            self.parts.at_row(block.rows.start, block.queries)
+            self.parts.at_row(block.rows.start, block.queries, is_whole=len(blocks) == 1)
             for site, taps in made.taps:
                 self.parts.keep(site, taps)
             out[block.rows] = made.out

@@ -6,17 +6,18 @@ positions, S key positions, H query heads, G kv heads, R = H/G, C head size.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from softfloat_llm.llama.products import product
 from softfloat_llm.llama.query_blocks import Product, Queries, in_query_blocks, whole
-from softfloat_llm.llama.taps import Taps, entered_values, given_values, terms_left
+from softfloat_llm.llama.taps import Taps, entered_values, given_values, held_in, terms_left
 from softfloat_llm.numerics import ops, reduce
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
+from softfloat_llm.numerics.rounding import carry, round_held_sum, round_sum, round_wide, widen
 from softfloat_llm.site_specs import SiteSpec
 
 HIDDEN = float("-inf")  # the score of a key that the query does not see: its exponential is +0
@@ -24,7 +25,7 @@ HIDDEN = float("-inf")  # the score of a key that the query does not see: its ex
 
 def hidden_in(fmt: Format) -> float:
     """What the tap of a hidden score holds: -inf, or what a format without it has in its place (NaN in e4m3fn)."""
-    return float(round_wide(np.array([HIDDEN]), fmt)[0])
+    return held_in(HIDDEN, fmt)
 
 
 class Pending(NamedTuple):
@@ -71,7 +72,8 @@ def rotate(x: Array, cos: Array, sin: Array, spec: SiteSpec) -> Taps:
         pairs = [(p, round_wide(q, fmt, **rules)) for p, q in pairs]
     if form == "each":
         pairs = [(round_wide(p, fmt, **rules), q) for p, q in pairs]
-    parts = [carry(round_sum(p, q, fmt, **rules), fmt) for p, q in pairs]
+    add = round_held_sum if form == "each" else round_sum
+    parts = [carry(add(p, q, fmt, **rules), fmt) for p, q in pairs]
     if spec.options["pairs"] == "half-split":
         return Taps(entered, None, np.concatenate(parts, axis=-1))
     return Taps(entered, None, np.stack(parts, axis=-1).reshape(x.shape))
@@ -298,8 +300,7 @@ def scale(x: Array, factor: float, spec: SiteSpec, some: Queries | None = None) 
 
 def scaled(x: Array, factor: float, spec: SiteSpec) -> Taps:
     """The same for queries or keys, x (T, H, C)."""
-    held = round_wide(np.array([factor]), spec.compute)
-    entered = entered_values(x, spec)
+    entered, held = entered_values(x, spec), held_in(factor, spec.compute)
     return Taps(entered, None, given_values(round_wide(widen(entered) * held, spec.compute), spec))
 
 
@@ -325,12 +326,21 @@ def mask(x: Array, spec: SiteSpec, some: Queries | None = None, *, sees_none: bo
 
 
 def is_hidden(count: int, width: int, some: Queries | None = None) -> Array:
-    """(T, 1, S): True where a key lies after its query."""
-    some = some or whole(count, width)
-    hidden: Array = np.arange(width)[None, :] >= (np.arange(count) + some.sees(0))[:, None]
+    """(T, 1, S): True where a key lies after its query. Not to be changed."""
+    return _after(count, width, (some or whole(count, width)).sees(0))
+
+
+@lru_cache(maxsize=8)
+def _after(count: int, width: int, sees: int) -> Array:
+    """Of queries of which the first sees so many keys. Kept, as each layer asks for the same."""
+    hidden: Array = np.arange(width)[None, :] >= (np.arange(count) + sees)[:, None]
+    hidden.flags.writeable = False
     return hidden[:, None, :]
 
 
 def hide(x: Array, fmt: Format, some: Queries | None = None) -> Array:
     """x (T, H, S) with `HIDDEN`, as the format has it, at each key that lies after its query."""
+    some = some or whole(x.shape[0], x.shape[-1])
+    if some.sees(0) >= x.shape[-1]:
+        return x
     return np.where(is_hidden(x.shape[0], x.shape[-1], some), np.array(hidden_in(fmt), x.dtype), x)

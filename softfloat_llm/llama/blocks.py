@@ -7,14 +7,13 @@ positions, D hidden, F mlp size, N columns, K summed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from softfloat_llm.llama.by_code import by_code
 from softfloat_llm.llama.products import product, products
-from softfloat_llm.llama.taps import Taps, as_scaled, entered_values, exponential, given_values, terms_left
+from softfloat_llm.llama.taps import Taps, as_scaled, entered_values, exponential, given_values, held_in, terms_left
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
@@ -127,7 +126,7 @@ def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
     sums = reduce.dot_stages(
         x, x, at if spec.options.get("takes", "stored") == "stored" else at.with_storage(c)
     )  # (T,)
-    shifted = round_held_sum(_mean(sums, x.shape[-1], spec), np.array(eps_in(eps, c)), c)  # (T,)
+    shifted = round_held_sum(_mean(sums, x.shape[-1], spec), np.array(held_in(eps, c)), c)  # (T,)
     if spec.options["root"] == "rsqrt":
         root = functions.rsqrt_wide(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs
     else:
@@ -161,12 +160,6 @@ def _weighted(x: Float64Array, weight: Float64Array, root: Float64Array, spec: S
     if form == "weight-then-round":
         return given_values(round_wide(normal(x) * weight, c), spec)
     return given_values(widen(given_values(normal(x), spec)) * weight, spec)
-
-
-@cache
-def eps_in(eps: float, compute: Format) -> float:
-    """eps as the format of the norm's steps holds it (in f16, 1e-8 is 0)."""
-    return float(round_wide(np.array([eps]), compute)[0])
 
 
 # --- elementwise ------------------------------------------------------------------------------------------------------
@@ -265,13 +258,10 @@ def times(x: Array, factor: float, spec: SiteSpec) -> Array:
     **Source:** PyTorch 2.13.0 has a Python number in f32 beside a tensor in bf16 or f16 (aten BinaryOpsKernel.cpp,
     opmath_t), as transformers' modeling_granite.py multiplies.
     """
-    return given_values(round_wide(widen(x) * _held(factor, spec), spec.compute), spec)
+    return given_values(round_wide(widen(x) * held_in(factor, spec.compute), spec.compute), spec)
 
 
 def divided(taps: Taps, divisor: float, spec: SiteSpec) -> Taps:
     """The taps with what was given over a number of the config. **Rounds:** as `times`, with the quotient."""
-    return taps._replace(out=given_values(widen(ops.div(widen(taps.out), _held(divisor, spec), spec.compute)), spec))
-
-
-def _held(number: float, spec: SiteSpec) -> float:
-    return float(round_wide(np.array([number]), spec.compute)[0])
+    held = held_in(divisor, spec.compute)
+    return taps._replace(out=given_values(widen(ops.div(widen(taps.out), held, spec.compute)), spec))

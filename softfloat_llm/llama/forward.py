@@ -71,7 +71,7 @@ def forward(
     cache.make_room(ids.shape[1])
     here = Scope(recipe, str(cache.length))
     see = Recorder(recipe, Trace(()) if trace is None else trace, cache, ids.shape[1], instead)
-    run, at = _Pass(store, here, cache, see, crew), here.at
+    run, at = _Pass(store, here, cache, see, crew, _is_unrounded_wanted(recipe)), here.at
     places = np.maximum(np.arange(cache.length, cache.length + ids.shape[1]) - cache.padding[:, None], 0)  # (B, T)
     rows = store[EMBEDDING][ids.reshape(-1)]
     x = Stream(see("embed", blocks.embedding(rows, at("embed"), factor=config.embedding_multiplier)))  # (B*T, D)
@@ -104,7 +104,7 @@ def _logits(h: Array, run: _Pass, every: int) -> Array:
     wanted, parts = [], run.see.in_parts()
     for start in range(0, len(h), count):
         rows = h[start : start + count]
-        parts.at_row(start)
+        parts.at_row(start, is_whole=count >= len(h))
         made = parts("lm_head", run.product("lm_head", rows, "lm_head", divisor=run.store.config.logits_scaling))
         wanted.append(made if every == 1 else made[(every - 1 - start) % every :: every].copy())
     parts.settle()
@@ -161,6 +161,7 @@ class _Pass(NamedTuple):
     cache: KVCache
     see: Recorder
     crew: Crew
+    is_unrounded_wanted: bool
 
     @property
     def eps(self) -> float:
@@ -201,13 +202,14 @@ class _Pass(NamedTuple):
         spec, factor = self.recipe.at(site), self.store.config.residual_multiplier
         h = h if factor == 1 else blocks.times(h, factor, spec)
         given = self.see(site, blocks.residual(x.stored, h, spec))
-        if not _is_unrounded_wanted(self.recipe):
+        if not self.is_unrounded_wanted:
             return Stream(given)
         last_sum = blocks.unrounded_residual(x.stored, h, spec)
         return Stream(given, self.see.passed_on(site, last_sum, spec.compute, stage="sum"))
 
 
-def _is_unrounded_wanted(recipe: Scope) -> bool:
+def _is_unrounded_wanted(recipe: Recipe) -> bool:
+    """True where a norm takes the residual stream as it was before it was stored."""
     return any(recipe.at(name).options.get("takes", "stored") != "stored" for name in select("norm"))
 
 

@@ -17,6 +17,7 @@ from softfloat_llm.llama.query_blocks import Queries
 from softfloat_llm.llama.taps import Taps
 from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array, Format
+from softfloat_llm.numerics.precision import Accumulator
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
 from softfloat_llm.trace import Event, Trace
@@ -48,6 +49,7 @@ class Recorder:
         self._is_shared = isinstance(trace, Trace)
         self._traces = (trace,) if isinstance(trace, Trace) else tuple(trace)
         assert self._is_shared or len(self._traces) == cache.batch
+        self.keeps = any(each.patterns for each in self._traces)
         self._length, self._before = length, cache.length * cache.batch
         self._first_of_row = np.maximum(cache.length - cache.padding, 0).tolist()
         self._skipped = np.clip(cache.padding - cache.length, 0, length).tolist()  # rows of padding in this pass
@@ -55,6 +57,7 @@ class Recorder:
     def __call__(self, site: str, taps: Taps, row: int | None = None) -> Array:
         """Keep and note what a site made, of all rows, or of a sequence; gives what the sites after it take."""
         parts = self.in_parts(row)
+        parts.at_row(0, is_whole=True)
         given = parts(site, taps)
         parts.settle()
         return given
@@ -105,17 +108,28 @@ class _Share(NamedTuple):
     first: int
 
 
+class _Part(NamedTuple):
+    """Rows that are made at once, from `first` on; `is_whole`: all there are."""
+
+    first: int
+    queries: Queries | None = None
+    is_whole: bool = False
+
+
 class Parts:
     """A recorder of sites that are made in parts. Say `at_row` before each part, and `settle` after the last."""
 
     def __init__(self, recorder: Recorder, row: int | None) -> None:
-        self._recorder, self._row, self._first = recorder, row, 0
-        self._queries: Queries | None = None
+        self._recorder, self._row = recorder, row
+        self._part = _Part(0)
         self._watches: dict[tuple[int, str], _Watch] = {}
 
-    def at_row(self, first: int, queries: Queries | None = None) -> None:
-        """The next taps are of the rows from this one on; `queries`: which ones, where the last axis may be keys."""
-        self._first, self._queries = first, queries
+    def at_row(self, first: int, queries: Queries | None = None, *, is_whole: bool = False) -> None:
+        """The next taps are of the rows from this one on; `queries`: which ones, where the last axis may be keys.
+
+        `is_whole`: these are all rows.
+        """
+        self._part = _Part(first, queries, is_whole)
 
     def __call__(self, site: str, taps: Taps) -> Array:
         """Keep and note what a site made of these rows; gives what the sites after it take."""
@@ -124,19 +138,32 @@ class Parts:
 
     def passed_on(self, site: str, taps: Taps) -> Array:
         """What the sites after this one take of these rows."""
-        return self._recorder.passed_on(site, taps.out, _given_format(self._recorder.recipe.at(site)), self._row)
+        recorder = self._recorder
+        if recorder.instead is None:
+            return taps.out
+        return recorder.passed_on(site, taps.out, _given_format(recorder.recipe.at(site)), self._row)
 
     def keep(self, site: str, taps: Taps) -> None:
         """Keep and note what a site made of these rows."""
+        if self._is_silent(site, taps):
+            return
         recorder, row = self._recorder, self._row
         name, spec = recorder.name(site, row), recorder.recipe.at(site)
         recorder.count(site, taps)
         stages = _stages(taps, spec)
-        for share in recorder.shares(self._first, len(taps.out), row):
+        for share in recorder.shares(self._part.first, len(taps.out), row):
             for stage in stages:
                 share.trace.keep(f"{name}.{stage.name}", stage.values[share.rows], stage.format, fill=stage.fill)
-            watch = self._watches.setdefault((id(share.trace), name), _Watch(share.trace, name, site))
-            watch.look(stages, share, taps, self._queries)
+            key = id(share.trace), name
+            if key not in self._watches:
+                self._watches[key] = _Watch(share.trace, name, site)
+            self._watches[key].look(stages, share, taps, self._part)
+
+    def _is_silent(self, site: str, taps: Taps) -> bool:
+        """True where there is nothing to keep, count or note: no tap is asked for, and all that was made is finite."""
+        if self._recorder.keeps or taps.lost is not None or site == "embed" or not self._part.is_whole:
+            return False
+        return is_all_finite(taps.out) and (taps.acc is None or is_all_finite(taps.acc))
 
     def settle(self) -> None:
         """Note the events, now that every part has been seen."""
@@ -155,23 +182,25 @@ class _Watch:
         self._is_entered_finite = True
         self._found: dict[str, Event] = {}
 
-    def look(self, stages: Sequence[_Stage], share: _Share, taps: Taps, queries: Queries | None) -> None:
-        """Some further rows."""
+    def look(self, stages: Sequence[_Stage], share: _Share, taps: Taps, part: _Part) -> None:
+        """Some further rows. What all of them took matters only where something was found."""
         entered, *made = stages
-        if self._site == "embed":
-            made = [entered, *made]
-        elif self._is_entered_finite:
-            self._is_entered_finite = _first_nonfinite(entered, share.rows, queries) is None
         if not self._is_entered_finite:
             return
-        for stage in made:
-            if stage.name not in self._found and (place := _first_nonfinite(stage, share.rows, queries)) is not None:
-                self._found[stage.name] = self._event(stage, place, share, taps)
+        if self._site == "embed":
+            made = [entered, *made]
+        unseen = [stage for stage in made if stage.name not in self._found]
+        places = [(stage, _first_nonfinite(stage, share.rows, part.queries)) for stage in unseen]
+        found = [(stage, place) for stage, place in places if place is not None]
+        if self._site != "embed" and (found or not part.is_whole):
+            self._is_entered_finite = _first_nonfinite(entered, share.rows, part.queries) is None
+        if self._is_entered_finite:
+            self._found |= {stage.name: self._event(stage, place, share, taps) for stage, place in found}
 
     def _event(self, stage: _Stage, place: tuple[int, ...], share: _Share, taps: Taps) -> Event:
         terms = taps.terms(place) if stage.name == "acc" and taps.terms is not None else (None, None)
         index = (share.first + place[0] - share.rows.start, *place[1:])
-        return Event(f"{self._name}.{stage.name}", index, float(stage.values[place]), stage.word, *terms)
+        return Event(f"{self._name}.{stage.name}", index, float(stage.values[place]), str(stage.spelled), *terms)
 
     def note(self) -> None:
         """The first stage that has something, if what the site took has nothing."""
@@ -187,17 +216,17 @@ class _Stage(NamedTuple):
     values: Array
     format: Format
     fill: float | None
-    word: str
+    spelled: Format | Accumulator
 
 
 def _stages(taps: Taps, spec: SiteSpec) -> list[_Stage]:
     at, (enter_fill, acc_fill, out_fill) = spec.precision, taps.fills
     entered, given = taps.enter_format or spec.storage, _given_format(spec)
-    stages = [_Stage("in", taps.enter, entered, enter_fill, str(entered))]
+    stages = [_Stage("in", taps.enter, entered, enter_fill, entered)]
     if taps.acc is not None:
         fmt = taps.acc_format or at.acc.format or spec.output
-        stages.append(_Stage("acc", taps.acc, fmt, acc_fill, str(at.acc)))
-    return [*stages, _Stage("out", taps.out, given, out_fill, str(given))]
+        stages.append(_Stage("acc", taps.acc, fmt, acc_fill, at.acc))
+    return [*stages, _Stage("out", taps.out, given, out_fill, given)]
 
 
 def _given_format(spec: SiteSpec) -> Format:

@@ -9,13 +9,13 @@ import math
 
 import numpy as np
 
-from softfloat_llm.llama.attention import HIDDEN, Pending, hidden_in, hide, is_hidden, is_moved_by_zeros
+from softfloat_llm.llama.attention import HIDDEN, Pending, hidden_in, hide, is_moved_by_zeros
 from softfloat_llm.llama.query_blocks import Queries, whole
 from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values
 from softfloat_llm.numerics import functions, ops, reduce
-from softfloat_llm.numerics.formats import Array, Float64Array
+from softfloat_llm.numerics.formats import Array, Float64Array, f64
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
+from softfloat_llm.numerics.rounding import round_carried, round_sum, round_wide, widen
 from softfloat_llm.site_specs import SiteSpec
 
 
@@ -48,7 +48,7 @@ def softmax(x: Array, spec: SiteSpec, some: Queries | None = None) -> tuple[Taps
     spec = spec.shaped(M=some.positions, N=x.shape[1], K=some.length)
     c, at = spec.compute, spec.precision
     entered = hide(entered_values(x, spec), spec.storage, some)
-    wide = np.where(is_hidden(x.shape[0], x.shape[-1], some), HIDDEN, widen(entered))
+    wide = hide(widen(entered), f64, some)
     taps = Taps(entered, None, entered, fills=(hidden_in(spec.storage), None, 0.0), acc_format=at.acc.format or c)
     if int(spec.options["online"]):
         return _online(wide, taps, spec)
@@ -59,9 +59,9 @@ def softmax(x: Array, spec: SiteSpec, some: Queries | None = None) -> tuple[Taps
         return taps._replace(out=given_values(terms, spec)), _pending(total, spec)
     denominator = widen(total)[..., None]
     if spec.options["form"] == "reciprocal":
-        quotient = round_wide(terms * widen(ops.div(1.0, denominator, c)), c)
+        quotient = round_wide(terms * ops.div_wide(1.0, denominator, c), c)
     else:
-        quotient = widen(ops.div(terms, denominator, c))
+        quotient = ops.div_wide(terms, denominator, c)
     return taps._replace(out=given_values(quotient, spec)), None
 
 
@@ -98,7 +98,7 @@ def _pending(total: Array, spec: SiteSpec) -> Pending:
     """What the weighted values are divided by, or with form=reciprocal multiplied with: sums (T, H) in `compute`."""
     if spec.options["form"] == "divide":
         return Pending(total, is_divisor=True)
-    return Pending(ops.div(1.0, widen(total), spec.compute))
+    return Pending(ops.div_wide(1.0, widen(total), spec.compute))
 
 
 def _powers(x: Float64Array, largest: Float64Array, spec: SiteSpec, *, alone: bool = False) -> Float64Array:
@@ -130,4 +130,4 @@ def _as_terms(terms: Float64Array, spec: SiteSpec) -> Array:
     given: Array = widen(given_values(terms, spec)) if spec.options["sum_of"] == "rounded" else terms
     if at.product is None:
         return given
-    return carry(round_wide(widen(given), at.product, **at.rules("product")), at.product)
+    return round_carried(widen(given), at.product, **at.rules("product"))

@@ -7,6 +7,8 @@ therefore kept turned: the transpose of an array in Fortran's order is one in C'
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from softfloat_llm.errors import RecipeError
 from softfloat_llm.llama.taps import as_scaled, stored
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.extents import unchanging
-from softfloat_llm.numerics.formats import Array, format_of
+from softfloat_llm.numerics.formats import Array, Format, format_of
 from softfloat_llm.numerics.mapped import give_back
 from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.recipe import Recipe
@@ -67,13 +69,12 @@ class StoredWeights:
         return weight, None if bias is None else self._at(spec, f"{name}.bias", bias, "plain")
 
     def _at(self, spec: SiteSpec, name: str, tensor: Array, scaling: str) -> Array:
-        key = (name, str(spec.precision), scaling)
-        is_plain = scaling == "plain" and format_of(tensor.dtype).is_subset_of(spec.storage)
+        is_plain = scaling == "plain" and _holds(spec.storage, tensor.dtype)
         if is_plain:
-            key = (name, "", "")
             self._asked[name] += 1
             if tensor.ndim == 1 or self.weights.is_large or self._asked[name] < 2:
                 return tensor
+        key = (name, "", "") if is_plain else (name, str(spec.precision), scaling)
         if key in self._kept:
             return self._kept[key]
         weight = tensor if is_plain else self._rounded(spec, name, tensor, scaling)
@@ -93,6 +94,12 @@ class StoredWeights:
         self._kept[key] = turned
         self._bytes += turned.nbytes
         return turned
+
+
+@cache
+def _holds(storage: Format, dtype: np.dtype[Any]) -> bool:
+    """True where every value of a tensor's format is one of the storage format."""
+    return format_of(dtype).is_subset_of(storage)
 
 
 def _turned(weight: Array) -> Array:

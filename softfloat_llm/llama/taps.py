@@ -6,6 +6,7 @@ Shape letters as in `blocks`. Start reading at `Taps`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from softfloat_llm.numerics.accumulate import arithmetic_of, terms_of, terms_unt
 from softfloat_llm.numerics.engine_functions import EXPONENTIALS, OF_ONE
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import round_block, round_carried
+from softfloat_llm.numerics.rounding import round_block, round_carried, round_wide
 from softfloat_llm.numerics.scaled import Counts, quantise
 from softfloat_llm.site_specs import SiteSpec
 
@@ -62,6 +63,12 @@ def entered_values(x: Array, spec: SiteSpec) -> Array:
 def given_values(wide: Float64Array, spec: SiteSpec) -> Array:
     """Exact or wider values, rounded once to the site's output."""
     return round_carried(wide, spec.output, **spec.precision.rules("output"))
+
+
+@cache
+def held_in(number: float, fmt: Format) -> float:
+    """A number of a config as a format holds it (in f16, an epsilon of 1e-8 is 0)."""
+    return float(round_wide(np.array([number]), fmt)[0])
 
 
 IN_VECTORS = ("flash-u20", "vector-u20", "ggml")

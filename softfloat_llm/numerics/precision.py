@@ -305,12 +305,23 @@ def _parsed(text: str) -> Precision:
         key, equals, chosen = (piece.strip() for piece in part.partition("="))
         if not equals or not chosen:
             raise PrecisionError(
-                f"Precision {text!r}: expected KEY=WORD pairs as in storage=bf16,acc=f32; found {part!r}."
+                f"Precision {text!r}: expected KEY=WORD pairs as in storage=bf16,acc=f32; found {part!r}.{_meant(key)}"
             )
         if key in keys:
             raise PrecisionError(f"Precision {text!r}: {key!r} is given twice.")
         keys[key] = chosen
     return precision_of_keys(keys)
+
+
+def _meant(word: str) -> str:
+    """A hint for a word without its key: that of the first stage which takes it."""
+    for key, parse in (("storage", format_of), ("acc", accumulator_of), ("order", Order)):
+        try:
+            parse(word)
+        except WordError:
+            continue
+        return f" Did you mean '{key}={word}'?"
+    return ""
 
 
 def precision_of_keys(keys: Mapping[str, str]) -> Precision:

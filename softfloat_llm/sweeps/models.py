@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from softfloat_llm.errors import SoftfloatError
+from softfloat_llm.errors import SoftfloatError, why
 from softfloat_llm.io.checkpoint import Model, open_model
 
 Opened = Model | str
@@ -31,8 +31,10 @@ def _opened(name: str) -> Opened:
 
 
 def told(error: BaseException) -> str:
-    """An error as a row has it."""
-    return f"{type(error).__name__}: {error}"
+    """An error as a row has it: ours in all its lines, the system's in words and with the file that it refused."""
+    name = type(error).__name__
+    words = str(error) if isinstance(error, SoftfloatError) else why(error, with_file=True)
+    return name if words == name else f"{name}: {words}"
 
 
 def facts_of(model: Opened, prompt: str) -> tuple[str | None, str | None]:

@@ -114,8 +114,9 @@ class Store:
             places = tuple(Place(name, tuple(labels)) for name, *labels in body["cells"])
             return grid_of(body["grid"], str(self._grid_path)), places
         except (OSError, ValueError, TypeError, KeyError, SoftfloatError) as error:
+            told = why(error, with_file=True)
             raise SweepError(
-                f"{self.folder} holds no sweep that can be read ({error}). Say what is to be swept."
+                f"{self.folder} holds no sweep that can be read ({told}). Say what is to be swept."
             ) from None
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from softfloat_llm.errors import SweepError
+from softfloat_llm.errors import SweepError, why
 from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.sweeps.cell import How, Row, failed, row_of
 from softfloat_llm.sweeps.grid import Cell
@@ -57,7 +57,7 @@ def _on_cluster(cells: Sequence[tuple[Cell, Model]], how: How, scheduler: str, t
     try:
         client = dask.Client(scheduler, timeout=PATIENCE_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        raise SweepError(f"The Dask scheduler {scheduler} cannot be reached: {error}.") from None
+        raise SweepError(f"The Dask scheduler {scheduler} cannot be reached: {why(error)}.") from None
     with client, client.as_current():
         sent = {name: _sent(client, model) for name, model in {cell.model: model for cell, model in cells}.items()}
         futures = {
@@ -76,7 +76,9 @@ def _row(dask: Any, future: Any, cell: Cell) -> Row:
         return row
     error = future.exception() if future.status == "error" else SweepError("The cluster gave the cell up.")
     if isinstance(error, dask.scheduler.KilledWorker):
-        return failed(cell, f"SweepError: each worker died that had this cell or its model (out of memory?). {error}")
+        return failed(
+            cell, f"SweepError: each worker died that had this cell or its model (out of memory?). {why(error)}."
+        )
     return failed(cell, told(error))
 
 

@@ -16,7 +16,13 @@ FLIPS = "The cup is"  # tiny.NEAR_TIES: bf16 gives the other token
 
 WRONG_WORDS = {
     "no such verb": (["simulat"], "Did you mean 'simulate'?"),
-    "no such option": (["simulate", "--storge", "bf16"], "--storage"),
+    "no such option": (["simulate", "--storge", "bf16"], "No such option: --storge. Did you mean --storage?"),
+    "option of a verb in a group": (["golden", "write", "x", "--replce"], "Did you mean --replace?"),
+    "option by another name": (["simulate", "--dtype", "bf16"], "No such option: --dtype. Did you mean --storage?"),
+    "option that nothing is like": (["formats", "--xyzzy"], "No such option: --xyzzy.\n"),
+    "option of the program": (["--verson"], "Did you mean --version?"),
+    "option in place of a number": (["explain", "round", "-0.1", "--too", "f16"], "--too. Did you mean --to?"),
+    "option of identify": (["identify", "dot", "--josn"], "No such option: --josn. Did you mean --json?"),
     "unknown format": (["simulate", "--storage", "bf61"], "Unknown format 'bf61'. Did you mean 'bf16'?"),
     "format to look up": (["formats", "e9m3"], "an eXmY has X from 2 to 8"),
     "unknown recipe": (["simulate", "--recipe", "f61"], "Unknown recipe 'f61'. Did you mean 'f16'?"),

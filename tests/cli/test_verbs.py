@@ -85,6 +85,18 @@ def test_help_begins_with_the_most_used_line(console: Console, verb: str) -> Non
     assert lines[1].removeprefix("softfloat-llm ") == example_of(verb)
 
 
+@pytest.mark.parametrize(("verbs", "told", "recipe"), [
+    (["margins", "ties", "ranges"], "(in f32 without precision flags)", "f32"),
+    (["budget", "bisect --fast", "bound --orders 2"], "(recipe bf16 without precision flags)", "bf16"),
+])  # fmt: skip
+def test_the_help_says_in_which_recipe_a_prompt_is_run_and_so_it_is(console, verbs, told, recipe):
+    for verb in verbs:
+        words = verb.split()
+        assert told in " ".join((VERBS[words[0]].__doc__ or "").split())
+        unsaid = console(*words, "The cup is", "--json")
+        assert unsaid.out == console(*words, "The cup is", "--recipe", recipe, "--json").out
+
+
 @pytest.mark.parametrize(
     "verb",
     [pytest.param(v, marks=pytest.mark.smollm2) if "smollm2" in example_of(v) else v for v in VERBS],

@@ -12,6 +12,7 @@ from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.config import config_from_dict
 from softfloat_llm.llama.forward import forward
 from softfloat_llm.llama.recorder import Recorder
+from softfloat_llm.llama.taps import held_in
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import decode, format_of
@@ -204,8 +205,8 @@ def test_eps_decides_the_norm_of_small_values(eps, said, pytorch):
 
 
 def test_eps_in_f16():
-    assert blocks.eps_in(1e-8, format_of("f16")) == 0
-    assert blocks.eps_in(1e-6, format_of("f16")) == 1.0132789611816406e-06
+    assert held_in(1e-8, format_of("f16")) == 0
+    assert held_in(1e-6, format_of("f16")) == 1.0132789611816406e-06
 
 
 # --- linear -----------------------------------------------------------------------------------------------------------

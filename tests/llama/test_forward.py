@@ -188,12 +188,11 @@ NAN_IN = {
 
 @pytest.mark.parametrize("name", NAN_IN)
 def test_a_nan_weight_is_noted_first_where_it_enters(name):
-    _, trace = passed(
-        weights_of(set_to(name, (0, 0) if "proj" in name or "tok" in name or "head" in name else 0, np.nan)),
-        [5, 0, 2],
-        "bf16",
-    )
+    weights = weights_of(set_to(name, (0, 0) if "proj" in name or "tok" in name or "head" in name else 0, np.nan))
+    _, trace = passed(weights, [5, 0, 2], "bf16")
     assert str(trace.events[0]) == NAN_IN[name]
+    _, without_taps = passed(weights, [5, 0, 2], "bf16", patterns=())
+    assert [str(event) for event in without_taps.events] == [str(event) for event in trace.events]
 
 
 def test_the_position_of_an_event_counts_from_the_first_token_in_a_cached_pass_too():

@@ -83,7 +83,10 @@ def test_accumulators():
     ("text", "error", "says"),
     [
         ("storage=bf61", FormatError, "Did you mean 'bf16'?"), ("acum=f32", PrecisionError, "Unknown precision key"),
-        ("storage", PrecisionError, "KEY=WORD"), ("storage=bf16,storage=f16", PrecisionError, "given twice"),
+        ("storage", PrecisionError, "found 'storage'."), ("f16", PrecisionError, "Did you mean 'storage=f16'"),
+        ("f16+kahan", PrecisionError, "Did you mean 'acc=f16"), ("half,acc=f32", PrecisionError, "mean 'storage=half'"),
+        ("storage=f16,lanes:8", PrecisionError, "found 'lanes:8'. Did you mean 'order=lanes:8'"),
+        ("storage=bf16,storage=f16", PrecisionError, "given twice"),
         ("acc=f32+dekker", PrecisionError, "kahan or neumaier"), ("order=lane:8", OrderError, "Unknown order"),
         ("rounding=nearest", FormatError, "Did you mean 'ties_to_even'"),
         ("acc.subnormals=flush", FormatError, "Known: keep"),

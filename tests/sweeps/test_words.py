@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from softfloat_llm import tiny
-from softfloat_llm.errors import GridError, PrecisionError, SweepError
+from softfloat_llm.errors import CheckpointError, GridError, PrecisionError, SweepError
 from softfloat_llm.recipe import recipe_of
+from softfloat_llm.sweeps import models
 from softfloat_llm.sweeps.cell import row_of
 from softfloat_llm.sweeps.grid import Grid, grid_of
 from softfloat_llm.sweeps.sweep import load, sweep
@@ -96,6 +97,20 @@ def test_a_cell_of_other_weights_than_the_workers_model_is_an_error():
     (cell,) = Grid(prompts=("Two",)).cells()
     object.__setattr__(cell, "model_digest", "0" * 64)
     assert "has other weights than when the sweep began" in row_of(cell)["error"]
+
+
+@pytest.mark.parametrize(("error", "told"), [
+    (FileNotFoundError(2, "No such file", "a.gguf"), "FileNotFoundError: a.gguf: No such file"),
+    (MemoryError(), "MemoryError"), (ValueError("first.\nsecond"), "ValueError: first"),
+    (CheckpointError("Ours.\n  In two lines."), "CheckpointError: Ours.\n  In two lines."),
+])  # fmt: skip
+def test_a_row_tells_an_error_in_words(error, told):
+    assert models.told(error) == told
+
+
+def test_a_folder_without_a_sweep_is_told_in_words(tmp_path):
+    with pytest.raises(SweepError, match=r"no sweep that can be read \(.*grid.json: No such file or directory\)\. Say"):
+        load(tmp_path)
 
 
 def test_the_compiled_backend_gives_the_same_table(tmp_path):
