@@ -78,6 +78,8 @@ class SiteSpec:
 
     def pieces(self, rows: int, columns: int) -> list[Piece]:
         """A product of these dimensions, cut where its order changes. Of a spec that is `shaped`."""
+        if not self.rules:
+            return [Piece(slice(0, rows), slice(0, columns), self.precision)]
         sizes = {"M": rows, "N": columns}
         bounds: dict[str, list[int]] = {}
         for axis, size in sizes.items():

@@ -15,6 +15,7 @@ from softfloat_llm.llama.query_blocks import Block, in_turn, whole
 from softfloat_llm.llama.recorder import Parts, Recorder
 from softfloat_llm.llama.softmax import score_factor, softmax
 from softfloat_llm.llama.taps import Taps
+from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array
 from softfloat_llm.recipe import Scope
 
@@ -56,7 +57,7 @@ class _Sequence(NamedTuple):
     def into(self, out: Array, q: Array, *, is_whole: bool) -> None:
         """Attention of all queries, q (T, H, C), into out (T, H, C): block by block, or as a whole."""
         assert self.parts is not None
-        all_of, is_finite = _all_of(q, self.k), bool(np.isfinite(self.v).all())
+        all_of, is_finite = _all_of(q, self.k), is_all_finite(self.v)
         blocks = [all_of] if is_whole else in_turn(all_of.queries, q.shape[1], self.recipe)
         for block in blocks:
             with_all_keys = block._replace(width=len(self.k))

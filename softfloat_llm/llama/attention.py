@@ -15,6 +15,7 @@ from softfloat_llm.llama.products import product
 from softfloat_llm.llama.query_blocks import Product, Queries, in_query_blocks, whole
 from softfloat_llm.llama.taps import Taps, entered_values, given_values, held_in, terms_left
 from softfloat_llm.numerics import ops, reduce
+from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_held_sum, round_sum, round_wide, widen
@@ -162,7 +163,7 @@ def _over_seen_keys(left: Array, right: Array, sees: int, spec: SiteSpec, pendin
     fused product below the subnormals leaves -0, which a term of +0 would make +0.
     """
     positions, at = len(left), spec.precision
-    if is_moved_by_zeros(at) or not np.isfinite(right).all():
+    if is_moved_by_zeros(at) or not is_all_finite(right):
         alone, padding = list(range(positions)), not is_moved_by_zeros(at)
         taps = Taps(left, left[:0], left[:0])
     else:

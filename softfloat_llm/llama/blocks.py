@@ -15,6 +15,7 @@ from softfloat_llm.llama.by_code import by_code
 from softfloat_llm.llama.products import product, products
 from softfloat_llm.llama.taps import Taps, as_scaled, entered_values, exponential, given_values, held_in, terms_left
 from softfloat_llm.numerics import functions, ops, reduce
+from softfloat_llm.numerics.accumulate import native_squares
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
@@ -50,7 +51,7 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
 def linears(x: Array, layers: Sequence[Layer], *, crew: Crew = ALONE) -> list[Taps]:
     """Several layers of one input, as `linear` makes each of them."""
     shaped = [layer._replace(spec=_shaped(layer.weight, layer.spec, x)) for layer in layers]
-    takes = {(layer.spec.options["activations"], layer.spec.storage, str(layer.spec.precision.rules("storage")))
+    takes = {(layer.spec.options["activations"], layer.spec.storage, *layer.spec.precision.rules("storage").values())
              for layer in shaped}  # fmt: skip
     if len(takes) > 1 or any(layer.spec.precision.acc.format is None for layer in shaped):
         return [linear(x, layer.weight, layer.spec, bias=layer.bias, crew=crew) for layer in layers]
@@ -123,9 +124,7 @@ def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
     """
     c = spec.compute
     at = spec.precision.with_output(c)
-    sums = reduce.dot_stages(
-        x, x, at if spec.options.get("takes", "stored") == "stored" else at.with_storage(c)
-    )  # (T,)
+    sums = _squares(x, at if spec.options.get("takes", "stored") == "stored" else at.with_storage(c))  # (T,)
     shifted = round_held_sum(_mean(sums, x.shape[-1], spec), np.array(held_in(eps, c)), c)  # (T,)
     if spec.options["root"] == "rsqrt":
         root = functions.rsqrt_wide(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs
@@ -135,6 +134,12 @@ def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
         root = ops.div_wide(1.0, root, c)
     kept = spec.format_of("root_format")
     return sums.acc, root if kept is c else round_wide(root, kept)
+
+
+def _squares(x: Array, at: Precision) -> reduce.Stages:
+    """The sums of the squares of x (T, D). Both (T,)."""
+    acc = native_squares(x, at)
+    return reduce.dot_stages(x, x, at) if acc is None else reduce.rounded_output(acc, at)
 
 
 def _mean(sums: reduce.Stages, n: int, spec: SiteSpec) -> Float64Array:

@@ -136,10 +136,13 @@ def in_turn(queries: Queries, heads: int, recipe: Scope) -> list[Block]:
     speaks of the place of an element. Later keys are not looked at where a sum that has them as terms of 0 is the same
     without them.
     """
+    whole_block = Block(slice(0, queries.positions), queries, queries.length)
+    rows = max(1, min(MOST_ROWS, SCORES_AT_ONCE // max(1, heads * queries.length)))
+    if rows >= queries.positions:
+        return [whole_block]
     specs = {site: recipe.at(site) for site in OF_ATTENTION}
     if any(spec.precision.is_stochastic or _is_by_place(spec) for spec in specs.values()):
-        return [Block(slice(0, queries.positions), queries, queries.length)]
-    rows = max(1, min(MOST_ROWS, SCORES_AT_ONCE // max(1, heads * queries.length)))
+        return [whole_block]
     own = min(block_rows(queries.positions, specs[site]) for site in _PRODUCTS)
     if own < queries.positions:  # whole blocks of the engine
         rows = own * max(1, rows // own)

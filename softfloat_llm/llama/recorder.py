@@ -49,7 +49,7 @@ class Recorder:
         self._is_shared = isinstance(trace, Trace)
         self._traces = (trace,) if isinstance(trace, Trace) else tuple(trace)
         assert self._is_shared or len(self._traces) == cache.batch
-        self.keeps = any(each.patterns for each in self._traces)
+        self._keeps = any(each.patterns for each in self._traces)
         self._length, self._before = length, cache.length * cache.batch
         self._first_of_row = np.maximum(cache.length - cache.padding, 0).tolist()
         self._skipped = np.clip(cache.padding - cache.length, 0, length).tolist()  # rows of padding in this pass
@@ -57,14 +57,24 @@ class Recorder:
     def __call__(self, site: str, taps: Taps, row: int | None = None) -> Array:
         """Keep and note what a site made, of all rows, or of a sequence; gives what the sites after it take."""
         parts = self.in_parts(row)
-        parts.at_row(0, is_whole=True)
-        given = parts(site, taps)
-        parts.settle()
-        return given
+        if not self.is_silent(site, taps):
+            parts.at_row(0, is_whole=True)
+            parts.keep(site, taps)
+            parts.settle()
+        return parts.passed_on(site, taps)
 
     def in_parts(self, row: int | None = None) -> Parts:
         """The same for what is made some rows after the others. `row`: those of one sequence, without its padding."""
         return Parts(self, row)
+
+    def is_silent(self, site: str, taps: Taps) -> bool:
+        """True where there is nothing to keep, count or note: no tap is asked for, and all that a site made is finite.
+
+        Of all its rows: what some of them take tells of the others.
+        """
+        if self._keeps or taps.lost is not None or site == "embed":
+            return False
+        return is_all_finite(taps.out) and (taps.acc is None or is_all_finite(taps.acc))
 
     def passed_on(self, site: str, given: Array, fmt: Format, row: int | None = None, *, stage: str = "out") -> Array:
         """What the sites after this one take: what it gave, or what stands in its place."""
@@ -145,7 +155,7 @@ class Parts:
 
     def keep(self, site: str, taps: Taps) -> None:
         """Keep and note what a site made of these rows."""
-        if self._is_silent(site, taps):
+        if self._part.is_whole and self._recorder.is_silent(site, taps):
             return
         recorder, row = self._recorder, self._row
         name, spec = recorder.name(site, row), recorder.recipe.at(site)
@@ -158,12 +168,6 @@ class Parts:
             if key not in self._watches:
                 self._watches[key] = _Watch(share.trace, name, site)
             self._watches[key].look(stages, share, taps, self._part)
-
-    def _is_silent(self, site: str, taps: Taps) -> bool:
-        """True where there is nothing to keep, count or note: no tap is asked for, and all that was made is finite."""
-        if self._recorder.keeps or taps.lost is not None or site == "embed" or not self._part.is_whole:
-            return False
-        return is_all_finite(taps.out) and (taps.acc is None or is_all_finite(taps.acc))
 
     def settle(self) -> None:
         """Note the events, now that every part has been seen."""

@@ -100,9 +100,7 @@ class NativeF32(Plain):
 
         A term is a value of the storage, or a product of two as the product stage leaves it.
         """
-        is_plain = at.acc == _F32 and at.rounding.acc == "ties_to_even"
-        is_usual = at.overflow.acc == "ieee" and at.subnormals.acc == "keep"
-        if not (is_plain and is_usual):
+        if not _is_plain_f32(at):
             return False
         if at.product is f32 and at.storage.precision <= 24:
             return True
@@ -171,6 +169,13 @@ class Neumaier(Kahan):
 
 
 _F32 = Accumulator(f32)
+
+
+def _is_plain_f32(at: Precision) -> bool:
+    return at.acc == _F32 and tuple(at.rules("acc").values()) == _USUAL
+
+
+_USUAL = ("ties_to_even", "ieee", "keep")
 _METHODS = {"plain": Plain, "kahan": Kahan, "neumaier": Neumaier}
 
 
@@ -245,6 +250,23 @@ def _index_of(ks: tuple[int, ...]) -> slice | list[int]:
     if step > 0 and ks == tuple(range(ks[0], ks[-1] + 1, step)):
         return slice(ks[0], ks[-1] + 1, step)
     return list(ks)
+
+
+def native_squares(x: Array, at: Precision) -> Float64Array | None:
+    """The sum of x*x over the last axis, as `reduce.dot` leaves the accumulator, in float32's own arithmetic.
+
+    x (..., K) in the storage format's dtype. None where that is not what `at` asks for: products and sums each rounded
+    once to f32, ties to even, nothing flushed and nothing saturated.
+    """
+    is_held = at.storage.has_own_dtype and x.dtype == at.storage.dtype and at.storage.precision <= 24
+    is_native = at.product is f32 and tuple(at.rules("product").values()) == _USUAL and _is_plain_f32(at)
+    if not (is_held and is_native) or at.order.adder is not None or "daz" in at.subnormals.storage:
+        return None
+    with np.errstate(all="ignore"):
+        narrow = x.astype(np.float32)
+        columns = np.ascontiguousarray(np.moveaxis(narrow * narrow, -1, 0))
+    steps = NativeF32(f32, *_USUAL, is_fused=False)
+    return follow(at.order.tree(x.shape[-1]).program(), columns.__getitem__, steps, x.shape[:-1], None)
 
 
 def exact_sum(terms: Float64Array, at: Precision) -> Float64Array:

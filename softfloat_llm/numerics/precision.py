@@ -205,11 +205,11 @@ class Precision:
 
     def with_output(self, fmt: Format) -> Precision:
         """The same stages with another output."""
-        return replaced(self, output=fmt)
+        return self if fmt is self.output else replaced(self, output=fmt)
 
     def with_storage(self, fmt: Format) -> Precision:
         """The same stages with another storage."""
-        return replaced(self, storage=fmt)
+        return self if fmt is self.storage else replaced(self, storage=fmt)
 
     def __str__(self) -> str:
         return ",".join(f"{key}={value}" for key, value in self.items())

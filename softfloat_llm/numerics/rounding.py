@@ -178,7 +178,9 @@ def _real(value: Any) -> exact.Real:
 
 
 def carry(wide: Array, fmt: Format) -> Array:
-    """Values of the format, moved to its carrier dtype. Nothing is rounded."""
+    """Values of the format, moved to its carrier dtype: a copy. Nothing is rounded."""
+    if wide.dtype == fmt.dtype:
+        return wide.astype(wide.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         return wide.astype(fmt.dtype)
 

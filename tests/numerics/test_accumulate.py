@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softfloat_llm.numerics import reduce
-from softfloat_llm.numerics.accumulate import NativeF32, arithmetic_of, follow
+from softfloat_llm.numerics.accumulate import NativeF32, arithmetic_of, follow, native_squares
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import format_of
 from softfloat_llm.numerics.precision import precision_of
@@ -200,3 +200,23 @@ def test_float32_additions_of_runs_of_terms_are_the_plain_steps(order, n):
     assert isinstance(native, NativeF32)
     got = follow(program, terms.__getitem__, native, (7,), None)
     assert_same(got, follow(program, lambda k: terms[k], arithmetic_of(at.acc, at), (7,), None))
+
+
+@pytest.mark.parametrize("order", ["seq", "lanes:4", "blocked:5", "pairwise"])
+@pytest.mark.parametrize("fmt", ["bf16", "f16", "f32", "e4m3fn"])
+def test_squares_in_float32_are_a_dot_product_with_itself(fmt, order):
+    """Also where squares overflow, or are subnormal, and where there are none."""
+    at = precision_of(f"storage={fmt},product=f32,acc=f32,order={order},output=f32")
+    for n in (0, 1, 2, 65):
+        drawn = np.random.default_rng(n).standard_normal((5, n))
+        x = round_to(drawn * np.array([1.0, 2.0**-70, 2.0**66, 2.0**-60, 0.0])[:, None], fmt)
+        assert_same(native_squares(x, at), reduce.dot_stages(x, x, at).acc)
+
+
+@pytest.mark.parametrize("words", [
+    "product=f64", "product=bf16", "product.rounding=toward_zero", "acc.rounding=toward_zero", "acc=f32+kahan",
+    "acc=exact", "acc=f16", "acc.subnormals=ftz", "storage.subnormals=daz", "product.overflow=saturate", "storage=f16",
+])  # fmt: skip
+def test_other_squares_are_not_for_float32(words):
+    keys = {"storage": "bf16", "product": "f32"} | dict([words.split("=")])
+    assert native_squares(round_to(np.ones((2, 3)), "bf16"), precision_of(keys)) is None
