@@ -15,25 +15,27 @@ from softfloat_llm.llama.query_blocks import Block, in_turn, whole
 from softfloat_llm.llama.recorder import Parts, Recorder
 from softfloat_llm.llama.softmax import score_factor, softmax
 from softfloat_llm.llama.taps import Taps
+from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array
 from softfloat_llm.recipe import Scope
 
 
-def attend(q: Array, layer: int, cache: KVCache, recipe: Scope, see: Recorder) -> Array:
+def attend(q: Array, layer: int, cache: KVCache, recipe: Scope, see: Recorder, *, crew: Crew = ALONE) -> Array:
     """Attention of each sequence over its own keys, padding left out. q (B, T, H, C); the result (B*T, H*C)."""
     batch, length, heads, size = q.shape
     out = np.zeros((batch, length, heads, size), see.dtype_of(recipe.at("attn.pv").output))
     keys, values = cache.read(layer)  # (B, S, G, C)
+    multiplier, here_only = cache.attention_multiplier, crew.here
     for row in range(batch):
         pad, here = int(cache.padding[row]), recipe.within(str(row))
         skipped = min(max(pad - cache.length, 0), length)  # queries that are padding themselves
         if recipe.at("attn.mask").options["value"] != "hidden":
             for t in range(skipped):  # each sees all keys alike
-                alone = _Sequence(keys[row], values[row], here, cache.attention_multiplier, None)
+                alone = _Sequence(keys[row], values[row], here, multiplier, None, here_only)
                 out[row, t] = alone.attended(q[row, t : t + 1], _all_of(q[row, t : t + 1], keys[row])).out[0]
         if skipped < length:
-            own = _Sequence(keys[row, pad:], values[row, pad:], here, cache.attention_multiplier, see.in_parts(row))
+            own = _Sequence(keys[row, pad:], values[row, pad:], here, multiplier, see.in_parts(row), here_only)
             own.into(out[row, skipped:], q[row, skipped:], is_whole=see.instead is not None)
     return out.reshape(batch * length, heads * size)
 
@@ -53,6 +55,7 @@ class _Sequence(NamedTuple):
     recipe: Scope
     multiplier: float | None
     parts: Parts | None
+    crew: Crew
 
     def into(self, out: Array, q: Array, *, is_whole: bool) -> None:
         """Attention of all queries, q (T, H, C), into out (T, H, C): block by block, or as a whole."""
@@ -85,14 +88,15 @@ class _Sequence(NamedTuple):
             q = tap("attn.scale", attention.scaled(q, factor, at("attn.scale")))
         if on == "both":
             k = attention.scaled(k, factor, self.recipe.within("keys").at("attn.scale")).out
-        s = tap("attn.scores", attention.scores(q, k, at("attn.scores"), some))  # (n, H, W)
+        s = tap("attn.scores", attention.scores(q, k, at("attn.scores"), some, crew=self.crew))  # (n, H, W)
         if on == "scores":
             s = tap("attn.scale", attention.scale(s, factor, at("attn.scale"), some))
         if at("attn.mask").options["value"] != "hidden":
             s = tap("attn.mask", attention.mask(s, at("attn.mask"), some, sees_none=self.parts is None))
         taps, pending = softmax(s, at("attn.softmax"), some)
         p = tap("attn.softmax", taps)  # (n, H, W)
-        out = tap("attn.pv", attention.weighted_values(p, v, at("attn.pv"), some, pending=pending))
+        weighted = attention.weighted_values(p, v, at("attn.pv"), some, pending=pending, crew=self.crew)
+        out = tap("attn.pv", weighted)
         return _Made(kept, out)
 
 

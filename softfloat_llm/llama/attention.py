@@ -15,6 +15,7 @@ from softfloat_llm.llama.products import product
 from softfloat_llm.llama.query_blocks import Product, Queries, in_query_blocks, whole
 from softfloat_llm.llama.taps import Taps, entered_values, given_values, held_in, terms_left
 from softfloat_llm.numerics import ops, reduce
+from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
@@ -87,7 +88,15 @@ def _pair(x: Array, spec: SiteSpec) -> tuple[Array, Array]:
     return x[..., ::2], x[..., 1::2]
 
 
-def scores(q: Array, k: Array, spec: SiteSpec, some: Queries | None = None) -> Taps:
+class _Making(NamedTuple):
+    """How weighted values are made: by which spec and crew, and what is still to be done to them."""
+
+    spec: SiteSpec
+    pending: Pending | None
+    crew: Crew
+
+
+def scores(q: Array, k: Array, spec: SiteSpec, some: Queries | None = None, *, crew: Crew = ALONE) -> Taps:
     """q k^T for each head with the keys of its group. q (T, H, C), k (S, G, C); the result (T, H, S).
 
     Query t stands at S - T + t; the scores of later keys are `HIDDEN`. With `some` q has those, and k the keys that are
@@ -101,9 +110,8 @@ def scores(q: Array, k: Array, spec: SiteSpec, some: Queries | None = None) -> T
     def made(part: Product) -> Taps:
         m, n = part.sizes
         at = spec.shaped(M=m, N=n, K=q.shape[2], B=q.shape[1], T=some.positions)
-        taps = _grouped(
-            entered_values(queries[part.rows], at), entered_values(keys[: part.keys], at).transpose(1, 2, 0), at
-        )
+        left, right = entered_values(queries[part.rows], at), entered_values(keys[: part.keys], at)
+        taps = _grouped(left, right.transpose(1, 2, 0), at, crew)
         if at.storage == spec.storage:
             return taps
         return taps._replace(enter=carry(widen(taps.enter), spec.storage))  # a tap has one carrier for all shapes
@@ -117,7 +125,13 @@ def scores(q: Array, k: Array, spec: SiteSpec, some: Queries | None = None) -> T
 
 
 def weighted_values(
-    p: Array, v: Array, spec: SiteSpec, some: Queries | None = None, *, pending: Pending | None = None
+    p: Array,
+    v: Array,
+    spec: SiteSpec,
+    some: Queries | None = None,
+    *,
+    pending: Pending | None = None,
+    crew: Crew = ALONE,
 ) -> Taps:
     """Probabilities times values. p (T, H, S), v (S, G, C); the result (T, H, C); of `some` as in `scores`.
 
@@ -136,8 +150,8 @@ def weighted_values(
         m, k = part.sizes
         shaped = spec.shaped(M=m, N=v.shape[2], K=k, B=p.shape[1], T=some.positions)
         left = None if pending is None else pending.of_rows(part.rows)
-        sees = some.sees(part.rows.start)
-        taps = _over_seen_keys(entered[part.rows, :, : part.keys], values[: part.keys], sees, shaped, left)
+        by, sees = _Making(shaped, left, crew), some.sees(part.rows.start)
+        taps = _over_seen_keys(entered[part.rows, :, : part.keys], values[: part.keys], sees, by)
         return taps if left is None else _normalised(taps, left, shaped)
 
     return in_query_blocks(len(p), len(v), some, spec, ("enter",), made)._replace(fills=(0.0, None, None))
@@ -155,48 +169,50 @@ def _normalised(taps: Taps, pending: Pending, spec: SiteSpec) -> Taps:
     return taps._replace(out=reduce.rounded_output(normalised, at).out)
 
 
-def _over_seen_keys(left: Array, right: Array, sees: int, spec: SiteSpec, pending: Pending | None) -> Taps:
+def _over_seen_keys(left: Array, right: Array, sees: int, by: _Making) -> Taps:
     """left (T, H, S) times right (S, G, C), the first query seeing so many keys, each next one key more.
 
     A query whose sum more terms of 0 would change is summed over its own keys. That is each query where
     `is_moved_by_zeros` or a value is not finite (0 times a later infinity would be NaN), and any whose sum is a zero: a
     fused product below the subnormals leaves -0, which a term of +0 would make +0.
     """
-    positions, at = len(left), spec.precision
+    positions, at = len(left), by.spec.precision
     if is_moved_by_zeros(at) or not is_all_finite(right):
         alone, padding = list(range(positions)), not is_moved_by_zeros(at)
         taps = Taps(left, left[:0], left[:0])
     else:
-        taps, padding = _weighted(left, right, spec, pending), False
+        taps, padding = _weighted(left, right, by), False
         assert taps.acc is not None
         is_zero = (taps.acc == 0).any(axis=(1, 2)) & at.order.is_shape_free
         alone = [t for t in range(min(positions, len(right) - sees)) if is_zero[t]]  # a later query sees every key
-    rows = {t: _one_query(left, right, t, sees + t, spec, pending, padding) for t in alone}
+    rows = {t: _one_query(left, right, t, sees + t, by, padding) for t in alone}
     return _with_rows(taps, rows, positions) if rows else taps
 
 
-def _weighted(left: Array, right: Array, spec: SiteSpec, pending: Pending | None) -> Taps:
+def _weighted(left: Array, right: Array, by: _Making) -> Taps:
     """left (T, H, S) times right (S, G, C): all keys at once, or block after block.
 
     One block is all keys, but for what it is kept in.
     """
-    if pending is None or pending.corrections is None:
-        return _grouped(left, right.transpose(1, 0, 2), spec)
-    if len(right) <= pending.keys and spec.options["kept"] == "acc":
-        return _grouped(left, right.transpose(1, 0, 2), spec)
-    return _in_blocks(left, right, spec, pending)
+    pending = by.pending
+    is_one_block = pending is None or pending.corrections is None
+    if pending is not None and len(right) <= pending.keys and by.spec.options["kept"] == "acc":
+        is_one_block = True
+    return _grouped(left, right.transpose(1, 0, 2), by.spec, by.crew) if is_one_block else _in_blocks(left, right, by)
 
 
-def _in_blocks(left: Array, right: Array, spec: SiteSpec, pending: Pending) -> Taps:
+def _in_blocks(left: Array, right: Array, by: _Making) -> Taps:
     """The same block after block: what is there so far times its correction, then the block is added to it."""
+    spec, pending, crew = by
     at, fmt = spec.precision, spec.precision.acc.format
+    assert pending is not None
     assert pending.corrections is not None
     assert fmt is not None
     total: Array = np.zeros((*left.shape[:2], right.shape[-1]))
     for block, start in enumerate(range(0, len(right), pending.keys)):
         keys = slice(start, start + pending.keys)
         corrected = round_wide(widen(total) * pending.corrections[..., block, None], fmt, **at.rules("acc"))
-        added = _grouped(left[..., keys], right[keys].transpose(1, 0, 2), spec, init=_kept(corrected, spec))
+        added = _grouped(left[..., keys], right[keys].transpose(1, 0, 2), spec, crew, init=_kept(corrected, spec))
         assert added.acc is not None
         total = _kept(widen(added.acc), spec)
     acc, out = reduce.rounded_output(total, at)
@@ -210,15 +226,13 @@ def _kept(total: Float64Array, spec: SiteSpec) -> Float64Array:
     return round_wide(total, spec.format_of("kept"), **spec.precision.rules("acc"))
 
 
-def _one_query(
-    left: Array, right: Array, t: int, sees: int, spec: SiteSpec, pending: Pending | None, padding: bool
-) -> Taps:
+def _one_query(left: Array, right: Array, t: int, sees: int, by: _Making, padding: bool) -> Taps:
     """Query t of left (T, H, S) over the keys that it sees, right (S, G, C); with `padding`, zeros for the others."""
     seen = right[:sees]
     if padding:
         seen = np.concatenate([seen, np.zeros_like(right[len(seen) :])])
-    pending = None if pending is None else pending.of_rows(slice(t, t + 1))
-    return _weighted(left[t : t + 1, :, : len(seen)], seen, spec, pending)
+    pending = None if by.pending is None else by.pending.of_rows(slice(t, t + 1))
+    return _weighted(left[t : t + 1, :, : len(seen)], seen, by._replace(pending=pending))
 
 
 def _with_rows(taps: Taps, rows: dict[int, Taps], positions: int) -> Taps:
@@ -243,14 +257,14 @@ def is_moved_by_zeros(at: Precision) -> bool:
     return at.acc.method == "kahan" or at.rounding.acc == "toward_negative"
 
 
-def _grouped(left: Array, right: Array, spec: SiteSpec, *, init: Float64Array | None = None) -> Taps:
+def _grouped(left: Array, right: Array, spec: SiteSpec, crew: Crew, *, init: Float64Array | None = None) -> Taps:
     """left (T, H, K) times right (G, K, N), the R heads of a group as further rows: (T, H, N), added to init."""
     positions, share = left.shape[0], left.shape[1] // right.shape[0]
     is_small = left.size * right.shape[0] * right.shape[2] <= _MADE_TOGETHER
     if init is None and is_small and not spec.rules and not spec.precision.is_stochastic:
-        acc, out = _of_all_groups(left, right, spec)
+        acc, out = _of_all_groups(left, right, spec, crew)
     else:
-        acc, out = _group_by_group(left, right, spec, init)
+        acc, out = _group_by_group(left, right, spec, crew, init)
 
     def terms(index: tuple[int, ...]) -> tuple[int, int]:
         position, head, column = index
@@ -264,16 +278,16 @@ _MADE_TOGETHER = 1 << 18
 """Products of all heads with all groups up to which one matrix product costs less than one for each group."""
 
 
-def _of_all_groups(left: Array, right: Array, spec: SiteSpec) -> list[Array]:
+def _of_all_groups(left: Array, right: Array, spec: SiteSpec, crew: Crew) -> list[Array]:
     """Each head with all groups in one product, of which those with its own are taken. As `_group_by_group`."""
     (positions, heads, k), (groups, _, columns) = left.shape, right.shape
-    stages = product(left.reshape(-1, k), right.transpose(1, 0, 2).reshape(k, -1), spec)
+    stages = product(left.reshape(-1, k), right.transpose(1, 0, 2).reshape(k, -1), spec, crew=crew)
     every = [stage.reshape(positions, groups, heads // groups, groups, columns) for stage in stages]
     own = [np.stack([stage[:, g, :, g] for g in range(groups)], axis=1) for stage in every]
     return [stage.reshape(positions, heads, columns) for stage in own]
 
 
-def _group_by_group(left: Array, right: Array, spec: SiteSpec, init: Float64Array | None) -> list[Array]:
+def _group_by_group(left: Array, right: Array, spec: SiteSpec, crew: Crew, init: Float64Array | None) -> list[Array]:
     """The accumulators and the results (T, H, N), a product for each group."""
     positions, groups, share = left.shape[0], right.shape[0], left.shape[1] // right.shape[0]
 
@@ -281,7 +295,7 @@ def _group_by_group(left: Array, right: Array, spec: SiteSpec, init: Float64Arra
         return x[:, g * share : (g + 1) * share].reshape(-1, x.shape[-1])
 
     stages = [
-        product(rows(left, g), right[g], spec, share=share, init=None if init is None else rows(init, g))
+        product(rows(left, g), right[g], spec, share=share, init=None if init is None else rows(init, g), crew=crew)
         for g in range(groups)
     ]
     return [np.concatenate([part[i].reshape(positions, share, -1) for part in stages], axis=1) for i in range(2)]

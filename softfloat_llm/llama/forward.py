@@ -136,7 +136,7 @@ def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     k = see("kv.k", kept(k, at("kv.k"), at("attn.rope").output))  # (B*T, G, C)
     v = see("kv.v", kept(v, at("kv.v"), at("attn.v_proj").output))  # (B*T, G, C)
     cache.append(layer, *(part.reshape(cache.batch, -1, groups, size) for part in (k, v)))
-    h = attend(q.reshape(cache.batch, -1, heads, size), layer, cache, run.recipe, see)  # (B*T, H*C)
+    h = attend(q.reshape(cache.batch, -1, heads, size), layer, cache, run.recipe, see, crew=run.crew)  # (B*T, H*C)
     h = run.dense("attn.o_proj", h, prefix + "self_attn.o_proj")  # (B*T, D)
     x = run.add("attn.residual", x, h)
     h = run.norm("norm.post_attention", x, prefix + "post_attention_layernorm.weight")

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import weakref
 from contextlib import suppress
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
@@ -45,17 +46,24 @@ class Crew:
     the next one starts new ones. **Raises** PrecisionError for an unknown backend, or fewer than one worker.
     """
 
-    def __init__(self, workers: int = 1, backend: str = "numpy", *, least: int = LEAST) -> None:
+    def __init__(
+        self, workers: int = 1, backend: str = "numpy", *, least: int = LEAST, has_processes: bool = True
+    ) -> None:
         kernels.kit_of(backend)
         if workers < 1:
             raise PrecisionError(f"workers is {workers}: at least 1 does the work.")
-        self.workers, self.backend, self._least = workers, backend, least
+        self.workers, self.backend, self._least, self._has_processes = workers, backend, least, has_processes
         self._others: list[_Worker] = []
         self._mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # a kept array's place is its own
         self._files: list[str] = []
         self._bytes = 0  # laid out
         self._turn = Lock()  # of one thread: an answer has no name on it
         weakref.finalize(self, _end, self._others, self._files)  # where nobody closes it
+
+    @cached_property
+    def here(self) -> Crew:
+        """The same without further processes, for matrices that are not kept: laying them out would not pay."""
+        return Crew(self.workers, self.backend, least=self._least, has_processes=False) if self._has_processes else self
 
     def matmul(self, a: Array, b: Array | SideBySide, at: Precision, *, init: Float64Array | None = None) -> Array:
         """As `kernels.matmul`. a (M, K), b (K, N): transposed weights, which must not change while the crew lives."""
@@ -66,6 +74,8 @@ class Crew:
         if self.backend != "numpy" or path_of(at) == "native":
             workers = self.workers if self.backend != "numpy" or products >= 8 * self._least else 1
             return kernels.matmul(a, b, at, init=init, workers=workers, backend=self.backend)
+        if not self._has_processes:
+            return kernels.matmul(a, b, at, init=init)
         with self._turn:
             return self._by_processes(a, b, at, init)
 
