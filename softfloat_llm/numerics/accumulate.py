@@ -61,6 +61,10 @@ class Plain:
     def start(self, value: Float64Array) -> Any:
         return value
 
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        """The state of sums that have no terms yet."""
+        return self.start(np.zeros(shape))
+
     def enter(self, state: Any, term: Float64Array) -> Any:
         if not (self.is_daz and self.is_fused):
             return self.add(state, term)
@@ -114,6 +118,9 @@ class NativeF32(Plain):
     def start(self, value: Float64Array) -> Any:
         return value.astype(np.float32)
 
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        return np.zeros(shape, np.float32)
+
     def enter(self, state: Any, term: Float64Array) -> Any:
         return state + term.astype(np.float32)
 
@@ -121,6 +128,9 @@ class NativeF32(Plain):
         rest = terms if isinstance(terms, np.ndarray) else np.stack([state, *terms])[1:]
         rows = np.concatenate([state[None], rest], dtype=np.float32, casting="same_kind")
         return np.add.accumulate(rows, axis=0, out=rows)[-1]
+
+    def join(self, state: Any, other: Any) -> Any:
+        return state + other
 
     def value(self, state: Any) -> Float64Array:
         return widen(state)
@@ -216,9 +226,9 @@ def follow(
         for name, argument in program:
             match name:
                 case "init":
-                    stack.append(arithmetic.start(np.zeros(shape) if init is None else init))
+                    stack.append(arithmetic.zeros(shape) if init is None else arithmetic.start(init))
                 case "zero":
-                    stack.append(arithmetic.start(np.zeros(shape)))
+                    stack.append(arithmetic.zeros(shape))
                 case "term":
                     stack.append(arithmetic.start(arithmetic.rounded(terms(argument))))
                 case "enter":

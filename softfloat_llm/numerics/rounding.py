@@ -204,8 +204,9 @@ def round_wide(
     operands, and x is an exact result.
     """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        if is_one_cast(fmt, mode, overflow=overflow, subnormals=subnormals):
-            return _cast(x, fmt).astype(np.float64)
+        if is_one_cast(fmt, mode, overflow=overflow, subnormals="keep"):
+            rounded = _cast(x, fmt).astype(np.float64)
+            return _flush_tiny(rounded, x, fmt, mode) if "ftz" in subnormals else rounded
         if fmt is f64:
             kept = np.clip(x, -fmt.max, fmt.max) if overflow == "saturate" else x.copy()
             return flush(kept, fmt) if "ftz" in subnormals else kept
