@@ -110,9 +110,9 @@ class CompiledNarrow(Narrow):
     def _by_underflow(self, acc: Array, piece: Piece) -> None:
         quick, ks = self._quick, piece.ks
         assert quick is not None
-        n, product = quick.count, self.product or self.format
+        product = self.product or self.format
         of_products = (quick.down, quick.back) if self.product is None else (quick.down_product, quick.back_product)
-        rounds = tuple(values[:n] for values in (quick.factors, quick.down, quick.back, *of_products))
+        rounds = quick.factors, quick.down, quick.back, *of_products
         bounds = self._is_quick[ks], self._least[ks], self.bounds.largest[ks], reach(self.format, 2.0)
         _over_columns(
             by_underflow if self.product is None else rounded_by_underflow, self.products, acc, self._sum,

@@ -41,13 +41,12 @@ from softfloat_llm.numerics.steps import (
 from softfloat_llm.numerics.stochastic import Part
 from softfloat_llm.numerics.threads import share
 from softfloat_llm.numerics.tiles import Piece, Products
-from softfloat_llm.numerics.underflow_rounding import MOST
 
 _TILE = 16384  # accumulators: a ufunc call of 0.3 us is then a tenth of a pass (benchmarks/bench_matmul.py)
 _LONG_TILE = 1 << 20  # accumulators where the loops are compiled
 _ROWS = 16  # of a in a tile, so that widening b costs little
 _WIDENED = 1 << 23  # bytes of b in the kernel's dtype, kept for all rows of a
-_BLOCK = 1 << 21  # bytes of products formed at once: of a 1 MiB second-level cache (benchmarks/bench_matmul.py)
+_BLOCK = 1 << 19  # bytes of products formed at once: half of a 1 MiB second-level cache (benchmarks/bench_matmul.py)
 # elements. With its usual buffer of 8192, NumPy (2.0 to 2.4) copies a broadcast operand whose rows are shorter than
 # about a third of that before it multiplies: 0.27 ns an element instead of 0.09 (benchmarks/bench_matmul.py)
 _SMALLEST_BUFFER = 16
@@ -191,7 +190,7 @@ def _run_tile(left: Operands, right: Operands, job: _Job, start: Float64Array | 
     """left (K, M) and right (K, n); the result (M, n) holds values of the accumulator."""
     at, path, k, shape = job.at, job.path, left.wide.shape[0], (left.wide.shape[1], right.wide.shape[1])
     dtype = _term_dtype(at, path)
-    depth = max(1, min(k, MOST, _BLOCK // max(1, shape[0] * shape[1] * dtype.itemsize)))
+    depth = max(1, min(k, 256, _BLOCK // max(1, shape[0] * shape[1] * dtype.itemsize)))
     products = Products(left, right, at, depth, dtype, job.threads)
     steps = None if path == "evident" else _steps(products, job, start)
     if steps is None:

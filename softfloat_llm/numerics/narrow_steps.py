@@ -91,7 +91,10 @@ class Narrow(OnTile):
         A sum that comes out of `underflow_rounding` as zero is +0. It gets the sign of the last exact sum, which is
         right where the last term is not zero, as R(-0 + x) = R(+0 + x); else `keeps_zero_signs` says no more than that.
         """
-        super().enter(acc, piece)
+        if self._is_always_quick:
+            self._by_underflow(acc, piece)
+        else:
+            super().enter(acc, piece)
         self._sign_zeros(acc, piece)
 
     def _sign_zeros(self, acc: Array, piece: Piece) -> None:
@@ -101,9 +104,6 @@ class Narrow(OnTile):
                 self.keeps_zero_signs = False
 
     def _fast(self, acc: Array, piece: Piece) -> None:
-        if self._is_always_quick:
-            self._by_underflow(acc, piece)
-            return
         if not self.is_bounded or (not self._is_never_doubtful and self.is_doubtful(acc, piece)):
             self._one_by_one(acc, piece)
             return
@@ -145,9 +145,8 @@ class Narrow(OnTile):
 
     def _by_underflow(self, acc: Array, piece: Piece) -> None:
         assert self._quick is not None
-        terms = self.products.scaled(piece, self._quick)
-        self._quick.run(acc, terms, has_floor=self._has_floor)
-        self._last_sum = terms[-1]
+        self._quick.run(acc, self.products.scaled(piece, self._quick), piece.length, has_floor=self._has_floor)
+        self._last_sum = self.products.last
 
     def _one_by_one(self, acc: Array, piece: Piece) -> None:
         """The step that also does right beyond the range and where the rounding to float64 is in doubt."""

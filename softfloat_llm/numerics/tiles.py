@@ -8,7 +8,7 @@ reading at `Products.of`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -126,7 +126,8 @@ class Scale(Protocol):
 
     factors: Float64Array
 
-    def round_products(self, products: Float64Array, room: Float64Array) -> None: ...
+    def of(self, values: Float64Array, first: int, n: int) -> Float64Array: ...
+    def round_products(self, products: Float64Array, room: Float64Array, first: int) -> None: ...
 
 
 class Products:
@@ -143,6 +144,8 @@ class Products:
         self.sides, self.at, self.dtype, self.depth, self.threads = (left, right), at, dtype, depth, threads
         self.left, self.right = left.wide, right.wide
         self._shape = (depth, self.left.shape[1], self.right.shape[1])
+        self.last: Array = self.left[:0]
+        """The last of the `scaled` terms so far."""
 
     @cached_property
     def spread(self) -> Spread:
@@ -152,6 +155,10 @@ class Products:
     @cached_property
     def _wide_left(self) -> Array:
         return self.left.astype(self.dtype, copy=False)
+
+    @cached_property
+    def _wide_right(self) -> Array:
+        return aligned((self.depth, self.right.shape[1]), self.dtype)
 
     @cached_property
     def _block(self) -> Array:
@@ -176,24 +183,30 @@ class Products:
 
         `is_bounded`: no product can round beyond the largest value of the product's format.
         """
-        block = self._multiplied(self._wide_left[piece.ks], piece)
+        block = self._multiplied(self._wide_left[piece.ks, :, None], self.right[piece.ks])
         if self._rounder is None:
             return block
         rounded = self._room[: piece.length]
         self._rounder.round(block, rounded, is_bounded=is_bounded)
         return rounded
 
-    def scaled(self, piece: Piece, scale: Scale) -> Sequence[Float64Array]:
-        """The terms (M, n) of a piece times the scale's factors. Good until the next call."""
-        block = self._multiplied(self._wide_left[piece.ks] * scale.factors[: piece.length, None], piece)
-        if self.at.product is not None:
-            scale.round_products(block, self._room[: piece.length])
-        return self._rows[: piece.length]
+    def scaled(self, piece: Piece, scale: Scale) -> Iterator[Float64Array]:
+        """The terms (M, n) of a piece in turn, times the scale's factors. Good until the next one is asked for."""
+        left = (self._wide_left[piece.ks] * scale.of(scale.factors, 0, piece.length))[..., None]
+        right = self.right[piece.ks]
+        for first in range(0, piece.length, self.depth):
+            here = slice(first, first + self.depth)
+            block = self._multiplied(left[here], right[here])
+            if self.at.product is not None:
+                scale.round_products(block, self._room[: len(block)], first)
+            self.last = self._rows[len(block) - 1]
+            yield from self._rows[: len(block)]
 
-    def _multiplied(self, left: Array, piece: Piece) -> Array:
-        block: Array = self._block[: piece.length]
-        right = self.right[piece.ks].astype(self.dtype, copy=False)
-        np.multiply(left[:, :, None], right[:, None, :], out=block)
+    def _multiplied(self, left: Array, right: Array) -> Array:
+        """left (count, M, 1) times right (count, n)."""
+        block, wide = self._block[: len(left)], self._wide_right[: len(left)]
+        np.copyto(wide, right)
+        np.multiply(left, wide[:, None], block)
         return block
 
     def wide(self, k: int) -> Float64Array:

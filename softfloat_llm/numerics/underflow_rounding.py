@@ -7,8 +7,9 @@ of a narrow subnormal stops: so the scale is chosen that the two stops are the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +20,6 @@ from softfloat_llm.numerics.tiles import term_bits
 
 _LOWEST = -1074  # 2^-1074 is float64's smallest value
 _LOWEST_NORMAL = -1022
-MOST = 256
-"""Terms that are given at once, at most."""
 _FEWEST = 8  # steps in a row that are worth it: scaling the sum takes two passes more
 
 
@@ -80,8 +79,8 @@ class Steps:
     """acc = R(acc + term) for terms in turn, four passes a step (three, where no term needs a floor).
 
     Each step leaves the sum 2^-shift times as large as it found it, so each term is given 2^-shift times as large as
-    the one before: `factors`, which the operands take on, up to `MOST` of them. Rounded products come out so too
-    (`round_products`). After `count` steps float64's range is used up, and the sum is scaled up anew.
+    the one before: `factors`, which the operands take on. Rounded products come out so too (`round_products`). After
+    `count` steps, a round, float64's range is used up, and the sum is scaled up anew.
     """
 
     def __init__(self, at: Precision, count: int, top: int) -> None:
@@ -90,32 +89,30 @@ class Steps:
         self.count, self.shift = count, acc.shift
         scales = [top - acc.shift * j for j in range(count + 1)]
         ahead = 0 if product is None else product.shift
-        self.factors = np.resize(np.ldexp(1.0, np.array(scales[:count]) + ahead), MOST)
+        self.factors = np.ldexp(1.0, np.array(scales[:count]) + ahead)
         self.start, self.ends = 2.0 ** scales[0], np.array([2.0**-s for s in scales])
         self.down, self.back = (np.array([f(s) for s in scales[:count]]) for f in (acc.down, acc.back))
         if product is not None:
             further = [s + ahead for s in scales[:count]]
             self.down_product, self.back_product = (
-                np.resize([f(s) for s in further], MOST) for f in (product.down, product.back)
+                np.array([f(s) for s in further]) for f in (product.down, product.back)
             )
         self._passes = [*map(np.array, self.down)], [*map(np.array, self.back)], np.array(1.0 + 2.0**-acc.shift)
 
-    def run(self, acc: Float64Array, terms: Sequence[Float64Array], *, has_floor: bool) -> None:
-        """acc (M, n) = R(acc + term) for each of the terms (M, n), which carry `factors`.
+    def run(self, acc: Float64Array, terms: Iterable[Float64Array], n: int, *, has_floor: bool) -> None:
+        """acc (M, N) = R(acc + term) for each of n terms (M, N), which carry `factors`, round after round.
 
         A term is left as the sum t that is rounded: a step then goes over two arrays, which stay in the cache.
         `has_floor`: False where every term is a multiple of the smallest subnormal, so that no sum is below its place.
         """
-        for first in range(0, len(terms), self.count):
-            some = terms[first : first + self.count]
+        step, in_turn = self._step if has_floor else self._step_without_floor, iter(terms)
+        for first in range(0, n, self.count):
+            steps = min(self.count, n - first)
             np.multiply(acc, self.start, acc)
-            if has_floor:
-                self._step(acc, some)
-            else:
-                self._step_without_floor(acc, some)
-            np.multiply(acc, self.ends[len(some)], acc)
+            step(acc, islice(in_turn, steps))
+            np.multiply(acc, self.ends[steps], acc)
 
-    def _step(self, acc: Float64Array, terms: Sequence[Float64Array]) -> None:
+    def _step(self, acc: Float64Array, terms: Iterable[Float64Array]) -> None:
         add, multiply, subtract = np.add, np.multiply, np.subtract
         downs, backs, _ = self._passes  # without dimensions: a ufunc makes nothing of them first
         for t, down, back in zip(terms, downs, backs, strict=False):
@@ -124,7 +121,7 @@ class Steps:
             multiply(acc, back, acc)
             subtract(acc, t, acc)
 
-    def _step_without_floor(self, acc: Float64Array, terms: Sequence[Float64Array]) -> None:
+    def _step_without_floor(self, acc: Float64Array, terms: Iterable[Float64Array]) -> None:
         add, multiply, subtract = np.add, np.multiply, np.subtract
         _, _, times = self._passes
         for t in terms:
@@ -132,11 +129,15 @@ class Steps:
             multiply(t, times, acc)
             subtract(acc, t, acc)
 
-    def round_products(self, products: Float64Array, room: Float64Array) -> None:
-        """products (n, M, N), which carry `factors`, rounded to the product's format. room: a buffer like them."""
-        n = len(products)
-        np.multiply(products, self.down_product[:n, None, None], out=room)
-        np.multiply(room, self.back_product[:n, None, None], out=room)
+    def of(self, values: Float64Array, first: int, n: int) -> Float64Array:
+        """What n terms from number `first` on take of the `count` values of a round, (n, 1)."""
+        return values.take(np.arange(first, first + n), mode="wrap")[:, None]
+
+    def round_products(self, products: Float64Array, room: Float64Array, first: int) -> None:
+        """products (n, M, N), which carry `factors` from `first` on, rounded to the product's format. room: as they."""
+        down, back = (self.of(x, first, len(products))[..., None] for x in (self.down_product, self.back_product))
+        np.multiply(products, down, out=room)
+        np.multiply(room, back, out=room)
         np.subtract(room, products, out=products)
 
 
