@@ -54,6 +54,7 @@ class Narrow(OnTile):
         self._quick, self._is_always_quick = steps_of(at) if self.is_bounded else None, False
         self._loses_signs = self._quick is not None and has_signed_zeros(at, start)
         if self._quick is not None:
+            self.depth = max(self.depth, self._quick.count)  # what is asked of a piece takes passes over the sums
             self._is_quick, self._least = self._can_be_quick(at), self._least_terms(at)
             self._can_be_zero = bounds.has_zero
             if at.product is not None:
@@ -151,15 +152,19 @@ class Narrow(OnTile):
     def _one_by_one(self, acc: Array, piece: Piece) -> None:
         """The step that also does right beyond the range and where the rounding to float64 is in doubt."""
         self._last_sum = self._sum
-        for term in self.products.of(piece, is_bounded=bool(self._are_bounded[piece.ks].all())):
-            np.add(acc, term, out=self._sum)
-            if not self._is_never_doubtful and self._midpoints.are_in(self._sum):
-                where = np.flatnonzero(self._midpoints.flags)
-                redone = self._redone(acc, term, where)
-                self._rounder.round(self._sum, acc, is_bounded=self.is_bounded)
-                acc.reshape(-1)[where] = redone
-            else:
-                self._rounder.round(self._sum, acc, is_bounded=self.is_bounded)
+        for part in piece.parts(self.products.depth):
+            for term in self.products.of(part, is_bounded=bool(self._are_bounded[part.ks].all())):
+                self._one(acc, term)
+
+    def _one(self, acc: Array, term: Array) -> None:
+        np.add(acc, term, out=self._sum)
+        if not self._is_never_doubtful and self._midpoints.are_in(self._sum):
+            where = np.flatnonzero(self._midpoints.flags)
+            redone = self._redone(acc, term, where)
+            self._rounder.round(self._sum, acc, is_bounded=self.is_bounded)
+            acc.reshape(-1)[where] = redone
+        else:
+            self._rounder.round(self._sum, acc, is_bounded=self.is_bounded)
 
     def is_doubtful(self, acc: Array, piece: Piece) -> bool:
         """False where each acc + term of the piece with the larger term is exact in float64.

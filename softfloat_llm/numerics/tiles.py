@@ -8,9 +8,9 @@ reading at `Products.of`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -190,8 +190,11 @@ class Products:
         self._rounder.round(block, rounded, is_bounded=is_bounded)
         return rounded
 
-    def scaled(self, piece: Piece, scale: Scale) -> Iterator[Float64Array]:
+    def scaled(self, piece: Piece, scale: Scale) -> Iterable[Float64Array]:
         """The terms (M, n) of a piece in turn, times the scale's factors. Good until the next one is asked for."""
+        return chain.from_iterable(self._scaled_blocks(piece, scale))
+
+    def _scaled_blocks(self, piece: Piece, scale: Scale) -> Iterator[list[Float64Array]]:
         left = (self._wide_left[piece.ks] * scale.of(scale.factors, 0, piece.length))[..., None]
         right = self.right[piece.ks]
         for first in range(0, piece.length, self.depth):
@@ -200,7 +203,7 @@ class Products:
             if self.at.product is not None:
                 scale.round_products(block, self._room[: len(block)], first)
             self.last = self._rows[len(block) - 1]
-            yield from self._rows[: len(block)]
+            yield self._rows[: len(block)]
 
     def _multiplied(self, left: Array, right: Array) -> Array:
         """left (count, M, 1) times right (count, n)."""

@@ -97,6 +97,8 @@ class Steps:
             self.down_product, self.back_product = (
                 np.array([f(s) for s in further]) for f in (product.down, product.back)
             )
+        again = self.ends[count] * self.start  # exact; two factors where it is beyond the range
+        self._to_next = (again,) if np.isfinite(again) else (self.ends[count], self.start)
         self._passes = [*map(np.array, self.down)], [*map(np.array, self.back)], np.array(1.0 + 2.0**-acc.shift)
 
     def run(self, acc: Float64Array, terms: Iterable[Float64Array], n: int, *, has_floor: bool) -> None:
@@ -106,11 +108,12 @@ class Steps:
         `has_floor`: False where every term is a multiple of the smallest subnormal, so that no sum is below its place.
         """
         step, in_turn = self._step if has_floor else self._step_without_floor, iter(terms)
-        for first in range(0, n, self.count):
-            steps = min(self.count, n - first)
+        if n:
             np.multiply(acc, self.start, acc)
-            step(acc, islice(in_turn, steps))
-            np.multiply(acc, self.ends[steps], acc)
+        for left in range(n, 0, -self.count):
+            step(acc, islice(in_turn, self.count))
+            for factor in self._to_next if left > self.count else (self.ends[left],):
+                np.multiply(acc, factor, acc)
 
     def _step(self, acc: Float64Array, terms: Iterable[Float64Array]) -> None:
         add, multiply, subtract = np.add, np.multiply, np.subtract

@@ -181,3 +181,10 @@ def test_more_steps_than_the_range_of_float64_has_room_for_are_made_in_rounds(na
     with np.errstate(under="ignore"):
         steps.run(acc, terms * steps.of(steps.factors, 0, n)[..., None], n, has_floor=True)
     assert (acc == expected).all()
+
+
+def test_no_terms_leave_a_sum_as_it_is():
+    at, acc = precision_of("storage=f16,acc=f16"), np.full((2, 3), 1.5)
+    steps_of(at).run(acc, [], 0, has_floor=True)
+    assert (acc == 1.5).all()
+    assert (kernels.matmul(np.zeros((2, 0)), np.zeros((0, 3)), at, init=acc) == 1.5).all()
