@@ -208,7 +208,8 @@ def rounded_output(acc: Array, at: Precision) -> Stages:
     if at.acc.format is None:
         out = carry(acc, at.output)
         return Stages(out, out)
-    kept, rules = carry(acc, at.acc.format), at.rules("output")
+    is_carried = acc.dtype == at.acc.format.dtype
+    kept, rules = acc if is_carried else carry(acc, at.acc.format), at.rules("output")
     if kept.dtype == np.float32 and is_one_cast(at.output, **rules):
         return Stages(kept, carry(kept, at.output))
     wide = widen(acc) if at.output.has_nan else unsigned_nan(widen(acc))
