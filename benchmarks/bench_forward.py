@@ -13,6 +13,7 @@ from benchmarks.settings import Settings
 from benchmarks.timing import in_passes, paired, perf_counter
 
 TOKENS = 5
+MANY_TOKENS = 32  # of a prompt of some lines: the products are then nearly all of a pass
 OTHER_RECIPES = {
     "f32, rounded products": "storage=f32,product=f32",
     "f16, f16 accumulator, lanes:8": "storage=f16,acc=f16,order=lanes:8",
@@ -32,9 +33,10 @@ def rows(settings: Settings) -> Iterator[Row]:
     for name in RECIPES:
         for backend in settings.backends:
             yield _step(name, backend, settings)
-    for name in list(RECIPES)[:2]:
-        for backend in settings.backends:
-            yield _workers(name, backend, settings)
+    for tokens in (TOKENS, MANY_TOKENS):
+        for name in list(RECIPES)[:2]:
+            for backend in settings.backends:
+                yield _workers(name, backend, tokens, settings)
 
 
 def _in_passes(model: str, name: str, backend: str, settings: Settings) -> Row:
@@ -58,13 +60,13 @@ def _step(name: str, backend: str, settings: Settings) -> Row:
     return Row("forward", what, ratio, "of the prefill", backend, seconds=spent, terms=products, goal=goal)
 
 
-def _workers(name: str, backend: str, settings: Settings) -> Row:
+def _workers(name: str, backend: str, tokens: int, settings: Settings) -> Row:
     """One worker's time over that of as many as there are cores."""
     model, text, many = settings.model, RECIPES[name], settings.cores
     with passes(model, text, backend) as one, passes(model, text, backend, many) as several:
-        pair = paired(several.prefill(TOKENS), one.prefill(TOKENS), settings.rounds, perf_counter)
-    what = f"{model}, {TOKENS} tokens, {many} workers against 1, {name}"
-    terms = products_of(model_of(model).config, TOKENS)
+        pair = paired(several.prefill(tokens), one.prefill(tokens), settings.rounds, perf_counter)
+    what = f"{model}, {tokens} tokens, {many} workers against 1, {name}"
+    terms = products_of(model_of(model).config, tokens)
     unit = "times as fast as 1 worker"
     return Row(
         "forward", what, 1 / pair.ratio, unit, backend, many, seconds=pair.seconds, terms=terms, goal=WORKERS_GOAL
