@@ -488,9 +488,10 @@ def round_held_sum(
     overflow: str = "ieee",
     subnormals: str = "keep",
 ) -> Float64Array:
-    """`round_sum` of values that have no more bits than the format; float64 arrays in and out.
+    """`round_sum` of values of the format; float64 arrays in and out.
 
-    Of at most 24 bits and to even, rounding to float64 first is harmless, which has 2 * 24 + 2 bits (Figueroa 1995).
+    Of at most 24 bits and to even, rounding to float64 first is harmless, which has 2 * 24 + 2 bits (Figueroa 1995). A
+    sum below the normal range is exact, as both are multiples of the smallest subnormal: no wider range is allowed.
     """
     if mode != "ties_to_even" or fmt.precision > 24 or not fmt.has_nan:
         return round_sum(x, y, fmt, mode, overflow=overflow, subnormals=subnormals)
