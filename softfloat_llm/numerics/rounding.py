@@ -238,11 +238,11 @@ def bits_of(x: Float64Array) -> npt.NDArray[np.int64]:
 
 _ONE_CAST = ("f32", "f16", "bf16")
 """NumPy and ml_dtypes cast float32 to these by one rounding, ties to even; NumPy the first two from float64 too."""
-_ROWS_AT_ONCE = 1 << 18  # elements: so that the float64 temporaries stay small
+_ELEMENTS_AT_ONCE = 1 << 18  # so that the float64 temporaries stay small
 
 
 def is_one_cast(fmt: Format, mode: str | Stochastic, *, overflow: str, subnormals: str) -> bool:
-    """True where the cast from float32 to the format's dtype is its rounding by these rules."""
+    """True where the cast to the format's dtype is its rounding by these rules: from float32; from float64 by `_cast`."""
     is_plain = mode == "ties_to_even" and overflow == "ieee" and subnormals == "keep"
     return is_plain and fmt.name in _ONE_CAST
 
@@ -282,14 +282,14 @@ def round_block(
     out = np.empty(x.shape, fmt.dtype)
     flat_in, flat_out = x.reshape(-1), out.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, x.size, _ROWS_AT_ONCE):
-            block = flat_in[start : start + _ROWS_AT_ONCE]
+        for start in range(0, x.size, _ELEMENTS_AT_ONCE):
+            block = flat_in[start : start + _ELEMENTS_AT_ONCE]
             if is_cast:
                 rounded = block.astype(np.float32).astype(fmt.dtype)
             else:
                 rule = _from_index(mode, start)
                 rounded = round_to(block, fmt, rule, overflow=overflow, subnormals=subnormals)
-            flat_out[start : start + _ROWS_AT_ONCE] = rounded
+            flat_out[start : start + _ELEMENTS_AT_ONCE] = rounded
     return out
 
 
