@@ -242,7 +242,7 @@ _ELEMENTS_AT_ONCE = 1 << 18  # so that the float64 temporaries stay small
 
 
 def is_one_cast(fmt: Format, mode: str | Stochastic, *, overflow: str, subnormals: str) -> bool:
-    """True where the cast to the format's dtype is its rounding by these rules: from float32; from float64 by `_cast`."""
+    """True where the cast from float32 (from float64, `_cast`) to the format's dtype is its rounding by these rules."""
     is_plain = mode == "ties_to_even" and overflow == "ieee" and subnormals == "keep"
     return is_plain and fmt.name in _ONE_CAST
 
