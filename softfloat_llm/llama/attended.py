@@ -26,16 +26,16 @@ def attend(q: Array, layer: int, cache: KVCache, recipe: Scope, see: Recorder, *
     batch, length, heads, size = q.shape
     out = np.zeros((batch, length, heads, size), see.dtype_of(recipe.at("attn.pv").output))
     keys, values = cache.read(layer)  # (B, S, G, C)
-    multiplier, here_only = cache.attention_multiplier, crew.here
+    multiplier, threads = cache.attention_multiplier, crew.here
     for row in range(batch):
         pad, here = int(cache.padding[row]), recipe.within(str(row))
         skipped = min(max(pad - cache.length, 0), length)  # queries that are padding themselves
         if recipe.at("attn.mask").options["value"] != "hidden":
             for t in range(skipped):  # each sees all keys alike
-                alone = _Sequence(keys[row], values[row], here, multiplier, None, here_only)
+                alone = _Sequence(keys[row], values[row], here, multiplier, None, threads)
                 out[row, t] = alone.attended(q[row, t : t + 1], _all_of(q[row, t : t + 1], keys[row])).out[0]
         if skipped < length:
-            own = _Sequence(keys[row, pad:], values[row, pad:], here, multiplier, see.in_parts(row), here_only)
+            own = _Sequence(keys[row, pad:], values[row, pad:], here, multiplier, see.in_parts(row), threads)
             own.into(out[row, skipped:], q[row, skipped:], is_whole=see.instead is not None)
     return out.reshape(batch * length, heads * size)
 
@@ -95,9 +95,8 @@ class _Sequence(NamedTuple):
             s = tap("attn.mask", attention.mask(s, at("attn.mask"), some, sees_none=self.parts is None))
         taps, pending = softmax(s, at("attn.softmax"), some)
         p = tap("attn.softmax", taps)  # (n, H, W)
-        weighted = attention.weighted_values(p, v, at("attn.pv"), some, pending=pending, crew=self.crew)
-        out = tap("attn.pv", weighted)
-        return _Made(kept, out)
+        out = attention.weighted_values(p, v, at("attn.pv"), some, pending=pending, crew=self.crew)
+        return _Made(kept, tap("attn.pv", out))
 
 
 def _all_of(q: Array, k: Array) -> Block:

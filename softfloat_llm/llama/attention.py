@@ -195,10 +195,11 @@ def _weighted(left: Array, right: Array, by: _Making) -> Taps:
     One block is all keys, but for what it is kept in.
     """
     pending = by.pending
-    is_one_block = pending is None or pending.corrections is None
-    if pending is not None and len(right) <= pending.keys and by.spec.options["kept"] == "acc":
-        is_one_block = True
-    return _grouped(left, right.transpose(1, 0, 2), by.spec, by.crew) if is_one_block else _in_blocks(left, right, by)
+    if pending is not None and pending.corrections is not None:
+        is_one_block = len(right) <= pending.keys and by.spec.options["kept"] == "acc"
+        if not is_one_block:
+            return _in_blocks(left, right, by)
+    return _grouped(left, right.transpose(1, 0, 2), by.spec, by.crew)
 
 
 def _in_blocks(left: Array, right: Array, by: _Making) -> Taps:
@@ -275,7 +276,11 @@ def _grouped(left: Array, right: Array, spec: SiteSpec, crew: Crew, *, init: Flo
 
 
 _MADE_TOGETHER = 1 << 18
-"""Products of all heads with all groups up to which one matrix product costs less than one for each group."""
+"""Products of all heads with all groups up to which one matrix product costs less than one for each group.
+
+Measured with 9, 8 and 32 heads of 3, 2 and 4 groups, f32 and f16 accumulators: 1.4 to 2.4 times less up to there, more
+from 2^20.5 on.
+"""
 
 
 def _of_all_groups(left: Array, right: Array, spec: SiteSpec, crew: Crew) -> list[Array]:

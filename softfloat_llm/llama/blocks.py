@@ -232,7 +232,7 @@ def multiply(x: Array, y: Array, spec: SiteSpec) -> Taps:
 def residual(stream: Array, x: Array, spec: SiteSpec) -> Taps:
     """stream + x, both (T, D) stored first. **Rounds:** once, to the output."""
     entered, fmt = entered_values(x, spec), spec.output
-    add = round_held_sum if spec.storage.precision <= fmt.precision else round_sum
+    add = round_held_sum if spec.storage.is_subset_of(fmt) else round_sum
     total = add(widen(entered_values(stream, spec)), widen(entered), fmt, **spec.precision.rules("output"))
     return Taps(entered, None, carry(total, fmt))
 

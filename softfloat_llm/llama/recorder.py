@@ -57,11 +57,10 @@ class Recorder:
     def __call__(self, site: str, taps: Taps, row: int | None = None) -> Array:
         """Keep and note what a site made, of all rows, or of a sequence; gives what the sites after it take."""
         parts = self.in_parts(row)
-        if not self.is_silent(site, taps):
-            parts.at_row(0, is_whole=True)
-            parts.keep(site, taps)
-            parts.settle()
-        return parts.passed_on(site, taps)
+        parts.at_row(0, is_whole=True)
+        given = parts(site, taps)
+        parts.settle()
+        return given
 
     def in_parts(self, row: int | None = None) -> Parts:
         """The same for what is made some rows after the others. `row`: those of one sequence, without its padding."""
@@ -70,7 +69,8 @@ class Recorder:
     def is_silent(self, site: str, taps: Taps) -> bool:
         """True where there is nothing to keep, count or note: no tap is asked for, and all that a site made is finite.
 
-        Of all its rows: what some of them take tells of the others.
+        `taps` are of all rows of the site: of a part, what it took has to be seen too, as it may unsay what another
+        part made.
         """
         if self._keeps or taps.lost is not None or site == "embed":
             return False
@@ -187,7 +187,7 @@ class _Watch:
         self._found: dict[str, Event] = {}
 
     def look(self, stages: Sequence[_Stage], share: _Share, taps: Taps, part: _Part) -> None:
-        """Some further rows. What all of them took matters only where something was found."""
+        """Some further rows. What they took is looked at where something was found, or others may follow."""
         entered, *made = stages
         if not self._is_entered_finite:
             return

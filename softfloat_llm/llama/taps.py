@@ -20,6 +20,9 @@ from softfloat_llm.numerics.rounding import round_block, round_carried, round_wi
 from softfloat_llm.numerics.scaled import Counts, quantise
 from softfloat_llm.site_specs import SiteSpec
 
+IN_VECTORS = ("flash-u20", "vector-u20", "ggml")
+"""Exponentials that an engine takes in whole vectors (of keys, in a softmax), another way for what is left over."""
+
 
 class Taps(NamedTuple):
     """What a site took, what its sum was before the last rounding (None where it has none), and what it gave.
@@ -69,10 +72,6 @@ def given_values(wide: Float64Array, spec: SiteSpec) -> Array:
 def held_in(number: float, fmt: Format) -> float:
     """A number of a config as a format holds it (in f16, an epsilon of 1e-8 is 0)."""
     return float(round_wide(np.array([number]), fmt)[0])
-
-
-IN_VECTORS = ("flash-u20", "vector-u20", "ggml")
-"""Exponentials that an engine takes in whole vectors of keys, another way for those that are left over."""
 
 
 def exponential(x: Float64Array, spec: SiteSpec, *, alone: bool = False) -> Float64Array:

@@ -1,7 +1,8 @@
 """How a running sum moves: the arithmetic of an accumulator, and the stack machine that follows an order's program.
 
-This is the evident form. `follow` takes the terms one at a time, on whole float64 arrays; every addition is an exact
-pair rounded once. `kernels` holds the fast forms of the same steps, and the tests hold them against these.
+`Plain` is the evident form: `follow` takes the terms one at a time, on whole float64 arrays, and every addition is an
+exact pair rounded once. `NativeF32`, and `native_squares` by it, are float32's own additions where those do the same;
+`kernels` holds the fast forms on tiles. The tests hold all of them against `Plain`. Start reading at `follow`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,16 +28,11 @@ Terms = Callable[[int], Float64Array]
 """Term k as float64 (...): a product as the product stage leaves it, or a summand. `Pairs` for multi-operand adders."""
 
 
-class Arithmetic(Protocol):
-    """The steps of an accumulator. A state is whatever it keeps; `value` is the sum that it stands for."""
-
-    def start(self, value: Float64Array) -> Any: ...
-    def enter(self, state: Any, term: Float64Array) -> Any: ...
-    def value(self, state: Any) -> Float64Array: ...
-
-
 class Plain:
-    """acc = R(acc + term). A stochastic R takes the random words of the next step each time."""
+    """acc = R(acc + term). A stochastic R takes the random words of the next step each time.
+
+    A state is whatever an accumulator keeps; `value` is the sum that it stands for.
+    """
 
     def __init__(self, fmt: Format, mode: str | Stochastic, overflow: str, subnormals: str, is_fused: bool) -> None:
         self.format, self._mode, self._steps = fmt, mode, 0
@@ -179,14 +175,12 @@ class Neumaier(Kahan):
 
 
 _F32 = Accumulator(f32)
+_USUAL = ("ties_to_even", "ieee", "keep")  # mode, overflow, subnormals
+_METHODS = {"plain": Plain, "kahan": Kahan, "neumaier": Neumaier}
 
 
 def _is_plain_f32(at: Precision) -> bool:
     return at.acc == _F32 and tuple(at.rules("acc").values()) == _USUAL
-
-
-_USUAL = ("ties_to_even", "ieee", "keep")
-_METHODS = {"plain": Plain, "kahan": Kahan, "neumaier": Neumaier}
 
 
 def arithmetic_of(

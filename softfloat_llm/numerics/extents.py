@@ -18,6 +18,7 @@ from softfloat_llm.numerics.formats import Array, Float64Array, bf16, f16
 
 _ROWS_AT_ONCE = 64  # of the magnitudes that are looked at: the temporaries stay small
 _CODES_AT_ONCE = 1 << 14  # they stay in the first-level cache
+_TURNED_AT_ONCE = 1 << 16  # codes, in fewer calls: they stay in the second-level cache
 Codes = npt.NDArray[np.uint16]
 _MAGNITUDE = np.uint16(0x7FFF)
 _ABOVE_ALL = np.uint16(0xFFFF)
@@ -185,7 +186,7 @@ def _of_rows(codes: Codes) -> tuple[Codes, Codes, Codes]:
 
 def _of_rows_turned(codes: Codes) -> tuple[Codes, Codes, Codes]:
     """The same of the columns of codes (n, K)."""
-    at_once = max(1, _CODES_AT_ONCE * 4 // codes.shape[1])
+    at_once = max(1, _TURNED_AT_ONCE // codes.shape[1])
     found = [_of_columns(codes[start : start + at_once]) for start in range(0, len(codes), at_once)]
     if len(found) == 1:
         return found[0]
@@ -194,6 +195,7 @@ def _of_rows_turned(codes: Codes) -> tuple[Codes, Codes, Codes]:
 
 
 def _of_columns(codes: Codes) -> tuple[Codes, Codes, Codes]:
+    """The same of few enough codes to look at them at once."""
     words = codes & _MAGNITUDE
     largest = np.maximum.reduce(words)
     np.subtract(words, np.uint16(1), out=words)

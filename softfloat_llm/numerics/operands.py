@@ -146,14 +146,14 @@ def _widened_pairs(rows: Array) -> Array:
 
     Two elements are moved as one word, half as many as there are elements, and taken apart where they are widened.
     """
-    turned, is_finite = turned_pairs(rows), is_all_finite(rows)
+    turned = turned_pairs(rows)
     wide = np.empty((rows.shape[1], rows.shape[0]), _WORD)
     np.left_shift(turned, 16, out=wide[0::2])
     if rows.dtype == f16.dtype:
         wide[1::2] = turned
         words = wide.view(np.int32)
         np.right_shift(words, 3, out=words)
-        return _from_spread_f16(words, is_finite=is_finite)
+        return _from_spread_f16(words, is_finite=is_all_finite(rows))
     np.bitwise_and(turned, _UPPER_HALF, out=wide[1::2])
     return wide.view(np.float32)  # a bf16 is the upper half of the float32 of its value
 
@@ -185,7 +185,7 @@ def _from_spread_f16(words: npt.NDArray[np.int32], *, is_finite: bool) -> Array:
 
     There, past the longer exponent field, the code means 2^-112 times the value (112 is the difference of the biases),
     subnormals too: both formats count them from the smallest normal value. What has the exponent 31 was an infinity or
-    NaN, and is given the exponent of those.
+    NaN, and is given the exponent of those; with `is_finite` there is none.
     """
     np.bitwise_and(words, _F16_IN_F32, out=words)
     wide = words.view(np.float32)

@@ -82,13 +82,16 @@ def sqrt(x: Any, fmt: str | Format | None = None, mode: str = "ties_to_even", *,
 
 
 def div_wide(x: Float64Array | float, y: Float64Array | float, fmt: Format) -> Float64Array:
-    """`div` for float64 arrays of values of at most 24 bits, without moving the result to the carrier. Rounds: once."""
+    """`div` for float64 arrays, without moving the result to the carrier. **Rounds:** once, ties to even.
+
+    x and y have at most 24 bits each; to f64, which float64's own division rounds to, they may have more.
+    """
     with np.errstate(all="ignore"):
         return _div_wide((x, y), fmt, "ties_to_even", "keep")
 
 
 def sqrt_wide(x: Float64Array, fmt: Format) -> Float64Array:
-    """`sqrt` likewise."""
+    """`sqrt`, as `div_wide` is `div`."""
     with np.errstate(all="ignore"):
         return _sqrt_wide((x,), fmt, "ties_to_even", "keep")
 

@@ -238,11 +238,11 @@ def bits_of(x: Float64Array) -> npt.NDArray[np.int64]:
 
 _ONE_CAST = ("f32", "f16", "bf16")
 """NumPy and ml_dtypes cast float32 to these by one rounding, ties to even; NumPy the first two from float64 too."""
-_ROWS_AT_ONCE = 1 << 18  # elements: so that the float64 temporaries stay small
+_ELEMENTS_AT_ONCE = 1 << 18  # so that the float64 temporaries stay small
 
 
 def is_one_cast(fmt: Format, mode: str | Stochastic, *, overflow: str, subnormals: str) -> bool:
-    """True where the cast from float32 to the format's dtype is its rounding by these rules."""
+    """True where the cast from float32 (from float64, `_cast`) to the format's dtype is its rounding by these rules."""
     is_plain = mode == "ties_to_even" and overflow == "ieee" and subnormals == "keep"
     return is_plain and fmt.name in _ONE_CAST
 
@@ -282,14 +282,14 @@ def round_block(
     out = np.empty(x.shape, fmt.dtype)
     flat_in, flat_out = x.reshape(-1), out.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, x.size, _ROWS_AT_ONCE):
-            block = flat_in[start : start + _ROWS_AT_ONCE]
+        for start in range(0, x.size, _ELEMENTS_AT_ONCE):
+            block = flat_in[start : start + _ELEMENTS_AT_ONCE]
             if is_cast:
                 rounded = block.astype(np.float32).astype(fmt.dtype)
             else:
                 rule = _from_index(mode, start)
                 rounded = round_to(block, fmt, rule, overflow=overflow, subnormals=subnormals)
-            flat_out[start : start + _ROWS_AT_ONCE] = rounded
+            flat_out[start : start + _ELEMENTS_AT_ONCE] = rounded
     return out
 
 
@@ -488,9 +488,10 @@ def round_held_sum(
     overflow: str = "ieee",
     subnormals: str = "keep",
 ) -> Float64Array:
-    """`round_sum` of values that have no more bits than the format; float64 arrays in and out.
+    """`round_sum` of values of the format; float64 arrays in and out.
 
-    Of at most 24 bits and to even, rounding to float64 first is harmless, which has 2 * 24 + 2 bits (Figueroa 1995).
+    Of at most 24 bits and to even, rounding to float64 first is harmless, which has 2 * 24 + 2 bits (Figueroa 1995). A
+    sum below the normal range is exact, as both are multiples of the smallest subnormal: no wider range is allowed.
     """
     if mode != "ties_to_even" or fmt.precision > 24 or not fmt.has_nan:
         return round_sum(x, y, fmt, mode, overflow=overflow, subnormals=subnormals)

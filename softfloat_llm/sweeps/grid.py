@@ -144,7 +144,7 @@ def _digest(said: list[Any]) -> str | None:
 _TYPES: dict[str, type] = {"steps": int, "reference": str}
 _ITEMS: dict[str, type] = {f"{axis}s": int if axis == "seed" else str for axis in AXES}
 
-_LISTS = {int: "a list of integers: [0, 1, 2]", str: 'a list of texts: ["...", "..."]'}
+_LISTS = {int: 'a list of integers: [0, 1, 2], or a text: "0..2"', str: 'a list of texts: ["...", "..."]'}
 
 
 def grid_of(table: Mapping[str, Any], where: str) -> Grid:

@@ -350,6 +350,16 @@ def test_products_and_sums_of_tensors_round_once(fmt):
                               for r, s in zip(values(x), values(y), strict=True)])  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["f16", "e4m7"])
+def test_a_residual_of_values_below_its_outputs_range_is_rounded_once(name):
+    """Halfway between two subnormals, the smallest bf16 value decides: float64's sum has lost it."""
+    middles = np.array([0.5, 1.5, 2.5, -0.5]) * format_of(name).smallest_subnormal
+    stream, x = (part.reshape(1, -1) for part in np.meshgrid(middles, [2.0**-133, -(2.0**-133)]))
+    spec = at(f"bf16,attn.residual.output={name}", "attn.residual")
+    want = [round_exact(Fraction(a) + Fraction(b), name) for a, b in zip(stream[0], x[0], strict=True)]
+    assert_same(blocks.residual(round_to(stream, "bf16"), round_to(x, "bf16"), spec).out, [want], stream, x)
+
+
 def repeated_residual(start, step, count, recipe):
     fmt = str(at(recipe, "attn.residual").output)
     x, y = (round_to(np.array([[v]]), fmt) for v in (start, step))

@@ -260,3 +260,9 @@ def test_the_wide_forms_are_div_and_sqrt_without_their_questions(name):
     assert_same(ops.div_wide(x, y, format_of(name)), ops.div(x, y, name), x, y)
     assert_same(ops.div_wide(1.0, y, format_of(name)), ops.div(1.0, y, name), y)
     assert_same(ops.sqrt_wide(x, format_of(name)), ops.sqrt(x, name), x)
+
+
+def test_the_wide_forms_to_f64_take_operands_of_53_bits():
+    x, y = np.abs(np.random.default_rng(2).standard_normal((2, 300)))
+    assert_same(ops.div_wide(x, y, format_of("f64")), ops.div(x, y, "f64"), x, y)
+    assert_same(ops.sqrt_wide(x, format_of("f64")), ops.sqrt(x, "f64"), x)
