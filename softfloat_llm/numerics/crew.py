@@ -2,8 +2,8 @@
 
 Most of NumPy's calls are too short for threads to win (the interpreter's lock), so more workers are further processes:
 each maps the weights from the file that they lie in, is sent the activations, and sends back its columns. Compiled
-steps and the long loops of `einsum_loops` let go of the lock, so there they are threads. Start reading at
-`Crew.matmul`.
+steps and the long loops of `einsum_loops` let go of the lock, so there they are threads; compiled loops share one tile.
+Start reading at `Crew.matmul`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
 
 LEAST = 1 << 20
-"""Multiplications below which a matrix product is made alone: sending one away takes 0.1 to 0.2 ms. Threads, of whom
-only one at a time runs Python, are worth it from 8 times as many on."""
+"""Multiplications below which a matrix product is made alone: sending one away takes 0.1 to 0.2 ms. Threads that have
+tiles of their own, of whom only one at a time runs Python, are worth it from 8 times as many on."""
 MOST = 1 << 30
 """Bytes of weights that lie in no file (rounded ones) which a crew lays out for its processes."""
 _SHARED_MEMORY = Path("/dev/shm")

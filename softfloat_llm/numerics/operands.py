@@ -18,7 +18,7 @@ from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import CARRIERS, Array, Float64Array, Format, bf16, f16
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import as_float64, flush, round_wide
+from softfloat_llm.numerics.rounding import as_float64, flush, round_wide, unsigned_nan
 from softfloat_llm.numerics.stochastic import Part, Stochastic
 
 _WORD = np.dtype(np.uint32)
@@ -88,6 +88,8 @@ def rounded_product(
         exact = x * y
     if at.product is None:
         return exact
+    if not at.product.has_nan:
+        exact = unsigned_nan(exact)
     rules = at.rules("product") | {"mode": rule_of(at, "product", part, step)}
     return round_wide(exact, at.product, **rules)
 
