@@ -28,7 +28,9 @@ RULES = (  # (path in the package, function, region): the first that matches
     (r"llama/blocks", r"silu|rms_norm", ""),
     (r"llama/rope", r"rope_table", "functions"),
     (r"llama/(attention|attended|softmax|query_blocks)", r".*", "attention"),
-    (r"llama/recorder", r"look|_first_nonfinite", "checks"),
+    (r"llama/recorder", r"look|is_silent|_first_nonfinite", "checks"),
+    (r"numerics/(rounding|ops)", r"check.*", "checks"),
+    (r"numerics/(rounding|ops)", r".*", "rounding"),
     (r"numerics/extents", r".*", "checks"),
     (r"numerics/(operands|compiled)", r".*(widen|carried|turned|table|from_spread).*", "widening"),
     (r"llama/stored_weights", r"_turned", "widening"),
@@ -37,11 +39,10 @@ RULES = (  # (path in the package, function, region): the first that matches
         r".*(check|held|never|exact_in|spread|fits|enough|doubtful|can_|trifles|reach|quick_terms|largest_sum).*",
         "checks",
     ),
-    (r"numerics/(rounding|ops)", r".*", "rounding"),
     (r"llama/taps", r".*", "rounding"),
     (
-        r"numerics/(kernels|steps|masked_steps|tiles|underflow_rounding|einsum_loops|compiled|crew|exact_products"
-        r"|accumulate|partials|fused|adders)",
+        r"numerics/(kernels|steps|narrow_steps|masked_steps|tiles|threads|side_by_side|underflow_rounding|einsum_loops"
+        r"|compiled|crew|exact_products|accumulate|partials|fused|adders)",
         r".*",
         "products",
     ),

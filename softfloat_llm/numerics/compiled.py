@@ -42,7 +42,7 @@ from softfloat_llm.numerics.threads import share
 from softfloat_llm.numerics.tiles import Piece, Products, is_native
 from softfloat_llm.numerics.underflow_rounding import reach
 
-_FEWEST_COLUMNS = 64  # to a thread
+_FEWEST_COLUMNS = 64  # to a thread: eight cache lines of sums
 
 
 def _over_columns(loop: Callable[..., None], products: Products, acc: Array, *rest: Any) -> None:
@@ -111,7 +111,9 @@ class CompiledNarrow(Narrow):
         quick, ks = self._quick, piece.ks
         assert quick is not None
         product = self.product or self.format
-        of_products = (quick.down, quick.back) if self.product is None else (quick.down_product, quick.back_product)
+        of_products = (quick.down, quick.back)  # which exact products do not take, but numba wants tuples of one type
+        if self.product is not None:
+            of_products = (quick.down_product, quick.back_product)
         rounds = quick.factors, quick.down, quick.back, *of_products
         bounds = self._is_quick[ks], self._least[ks], self.bounds.largest[ks], reach(self.format, 2.0)
         _over_columns(

@@ -147,7 +147,7 @@ def in_float64(acc: float, term: float, grid: Grid) -> float:
 
 
 def _chain(term_of: Callable[..., float], step: Callable[..., Any]) -> Callable[..., None]:
-    """A loop over strips, rows, terms and columns. acc (M, n), left (K, M), right (K, n)."""
+    """A loop over strips, rows, terms and columns (first to before last). acc (M, n), left (K, M), right (K, n)."""
 
     @compiled
     def chain(acc: Array, left: Array, right: Array, product: Grid, grid: Grid, first: int, last: int) -> None:
@@ -193,7 +193,8 @@ def _fused(acc: Any, x: Any, y: Any) -> Any:
 def _multiplied_in(step: Callable[..., Any]) -> Callable[..., None]:
     """A loop of acc = step(acc, left[k], right[k]) for each k. acc (M, n), left (K, M), right (K, n), of one type.
 
-    Four terms at a time, so that a sum is taken from memory and put back once for them.
+    Of the columns from `first` to before `last`. Four terms at a time, so that a sum is taken from memory and put back
+    once for them.
     """
 
     @compiled
@@ -225,8 +226,9 @@ multiply_add, fused_multiply_add = _multiplied_in(_plain), _multiplied_in(_fused
 
 @compiled
 def _exactly(strip: Array, sums: Array, left: Array, right: Array, row: int, begin: int, rounds: Any) -> None:
-    """`underflow_rounding.Steps.run` of one round, and its exact products. strip, sums (n,), left (K, M), right (K, N).
+    """One round of `underflow_rounding.UnderflowSteps`, and its exact products.
 
+    strip, sums (n,): columns from `begin` on; left (K, M), right (K, N).
     Four terms at a time, so that a sum is taken from memory and put back once for them.
     """
     factors, down, back, _, _ = rounds
@@ -269,14 +271,22 @@ def _of_rounded(strip: Array, sums: Array, left: Array, right: Array, row: int, 
 
 
 def _by_underflow(steps: Callable[..., None], chain: Callable[..., None]) -> Callable[..., None]:
-    """A loop over strips and rounds, each by `steps` where its conditions hold for the strip, else by `chain`."""
+    """A loop over strips and rounds, each by `steps` where its conditions hold for the strip, else by `chain`.
+
+    What `narrow_steps.Narrow` asks of a tile's sums is asked of a strip's: no sum meets those beside it, so the bound
+    of the ones at hand is enough (`Narrow._reach`). `chain` rounds as `nearest`, which is right for all sums of a
+    precision that is never doubtful; where one may be, or may be a trifle, `Narrow` has asked before, piece by piece.
+    """
 
     @compiled
     def loop(
         acc: Array, sums: Array, left: Array, right: Array, rounds: Any, ends: Any, bounds: Any, grids: Any,
         first: int, last: int,
     ) -> None:  # fmt: skip
-        """acc (M, n) = R(acc + term); sums: the exact one before the last R, as to its sign."""
+        """acc (M, n) = R(acc + term), of the columns from `first` to before `last`.
+
+        sums: the exact ones before the last R, as to their signs.
+        """
         is_quick, least, largest, per_largest = bounds
         start, scales_back = ends
         for begin in range(first, last, _STRIP):

@@ -33,7 +33,9 @@ from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
 
 LEAST = 1 << 20
 """Multiplications below which a matrix product is made alone: sending one away takes 0.1 to 0.2 ms. Threads that have
-tiles of their own, of whom only one at a time runs Python, are worth it from 8 times as many on."""
+tiles of their own, of whom only one at a time runs Python, are worth it from `_OF_THREADS` times as many on; those that
+share a compiled loop from here on."""
+_OF_THREADS = 8  # benchmarks/bench_growth.py, workers
 MOST = 1 << 30
 """Bytes of weights that lie in no file (rounded ones) which a crew lays out for its processes."""
 _SHARED_MEMORY = Path("/dev/shm")
@@ -47,12 +49,12 @@ class Crew:
     """
 
     def __init__(
-        self, workers: int = 1, backend: str = "numpy", *, least: int = LEAST, has_processes: bool = True
+        self, workers: int = 1, backend: str = "numpy", *, least: int = LEAST, _has_processes: bool = True
     ) -> None:
         kernels.kit_of(backend)
         if workers < 1:
             raise PrecisionError(f"workers is {workers}: at least 1 does the work.")
-        self.workers, self.backend, self._least, self._has_processes = workers, backend, least, has_processes
+        self.workers, self.backend, self._least, self._has_processes = workers, backend, least, _has_processes
         self._others: list[_Worker] = []
         self._mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # a kept array's place is its own
         self._files: list[str] = []
@@ -63,7 +65,9 @@ class Crew:
     @cached_property
     def here(self) -> Crew:
         """The same without further processes, for matrices that are not kept: laying them out would not pay."""
-        return Crew(self.workers, self.backend, least=self._least, has_processes=False) if self._has_processes else self
+        return (
+            Crew(self.workers, self.backend, least=self._least, _has_processes=False) if self._has_processes else self
+        )
 
     def matmul(self, a: Array, b: Array | SideBySide, at: Precision, *, init: Float64Array | None = None) -> Array:
         """As `kernels.matmul`. a (M, K), b (K, N): transposed weights, which must not change while the crew lives."""
@@ -71,11 +75,13 @@ class Crew:
         products = a.shape[0] * a.shape[1] * b.shape[1]
         if self.workers == 1 or products < self._least or at.is_stochastic:
             return kernels.matmul(a, b, at, init=init, backend=self.backend)
-        if self.backend != "numpy" or path_of(at) == "native":
-            workers = self.workers if self.backend != "numpy" or products >= 8 * self._least else 1
+        path = path_of(at)
+        is_compiled = kernels.is_compiled(path, self.backend)
+        if is_compiled or path == "native":
+            workers = self.workers if is_compiled or products >= _OF_THREADS * self._least else 1
             return kernels.matmul(a, b, at, init=init, workers=workers, backend=self.backend)
         if not self._has_processes:
-            return kernels.matmul(a, b, at, init=init)
+            return kernels.matmul(a, b, at, init=init, backend=self.backend)
         with self._turn:
             return self._by_processes(a, b, at, init)
 

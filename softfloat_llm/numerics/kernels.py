@@ -1,4 +1,4 @@
-"""matmul under a Precision, tile by tile: which fast form serves, the tiles, the stack machine, the workers.
+"""matmul under a Precision, tile by tile: which fast form serves, the tiles, the stack machine.
 
 Start reading at `matmul`. A tile is some rows of a and some columns of b; its accumulators live in a few buffers that
 the program of the order (see `orders`) moves in place, so the extra memory is a few tiles, never M x N x K. No bit
@@ -43,12 +43,12 @@ from softfloat_llm.numerics.threads import share
 from softfloat_llm.numerics.tiles import Piece, Products
 
 _TILE = 16384  # accumulators: a ufunc call of 0.3 us is then a tenth of a pass (benchmarks/bench_matmul.py)
-_LONG_TILE = 1 << 20  # accumulators where the loops are compiled
-_ROWS = 16  # of a in a tile, so that widening b costs little
-_WIDENED = 1 << 23  # bytes of b in the kernel's dtype, kept for all rows of a
+_LONG_TILE = 1 << 20  # accumulators where the loops are compiled: 8 MiB
+_ROWS = 16  # of a in a tile, so that widening b, at most 1 ns an element, is a sixteenth of the sums
+_WIDENED = 1 << 23  # bytes of b in the kernel's dtype, kept for all rows of a: a part of the third-level cache
 _BLOCK = 1 << 19  # bytes of products formed at once: half of a 1 MiB second-level cache (benchmarks/bench_matmul.py)
 # elements. With its usual buffer of 8192, NumPy (2.0 to 2.4) copies a broadcast operand whose rows are shorter than
-# about a third of that before it multiplies: 0.27 ns an element instead of 0.09 (benchmarks/bench_matmul.py)
+# about a third of that before it multiplies: narrow sums of a layer then take 1.1 to 1.4 times as long
 _SMALLEST_BUFFER = 16
 _REDONE = 1 << 18  # terms at once of sums that are made again one by one
 
@@ -76,11 +76,16 @@ def matmul(
         return np.concatenate([alone(a, part, at, init=start) for start, part in others], axis=1)
     out = np.empty((a.shape[0], b.shape[1]), np.float32 if at.acc.format is f32 else np.float64)
     path, kit = path_of(at), kit_of(backend)
-    is_compiled = kit.is_compiled and path not in ("evident", "masked")
-    job = _Job(a, b, at, init, out, path, kit, is_compiled, workers if is_compiled else 1, Stored(b.parts))
-    columns = list(_ranges(b.shape[1], _columns(job, workers)))
-    share(lambda part: _run_columns(job, part), columns, 1 if is_compiled else workers)
+    shares_loops = is_compiled(path, backend)
+    job = _Job(a, b, at, init, out, path, kit, shares_loops, workers if shares_loops else 1, Stored(b.parts))
+    tiled_for = 1 if shares_loops else workers
+    share(lambda part: _run_columns(job, part), list(_ranges(b.shape[1], _columns(job, tiled_for))), tiled_for)
     return out
+
+
+def is_compiled(path: Path, backend: str) -> bool:
+    """Whether a path's loops are compiled: they let go of the interpreter's lock, and cut a tile into strips."""
+    return kit_of(backend).is_compiled and path not in ("evident", "masked")
 
 
 class _Job(NamedTuple):
@@ -149,9 +154,7 @@ def _columns(job: _Job, workers: int) -> int:
     many as fit where all terms enter in one loop (`native`, and compiled ones)."""
     (rows, k), n = job.a.shape, job.b.shape[1]
     wanted = max(256, _WIDENED // (max(1, k) * _carrier(job.at).itemsize))
-    if job.is_compiled:
-        workers = 1
-    elif job.path != "native":
+    if job.path != "native" and not job.is_compiled:
         wanted = max(64, min(wanted, _TILE // max(1, min(rows, _ROWS))))
     return _in_equal_parts(n, wanted, at_least=min(workers, n // 64))
 
@@ -205,7 +208,7 @@ def _run_tile(left: Operands, right: Operands, job: _Job, start: Float64Array | 
 
 
 def _steps(products: Products, job: _Job, start: Float64Array | None) -> Steps | None:
-    """The steps of a fast path on this tile, or None where the tile's values allow none."""
+    """The steps of a fast path on this tile, by NumPy where no backend has others; None where its values allow none."""
     if job.path != "masked":
         return job.kit.steps(products, job.at, job.path, start)
     return Masked(products, job.at, products.spread)
@@ -225,7 +228,7 @@ def _with_zero_signs(out: Array, products: Products, start: Float64Array | None)
 
 
 def _numpy_steps(products: Products, at: Precision, path: Path, start: Float64Array | None) -> Steps | None:
-    """The steps of a fast path on this tile, or None where the tile's values allow none."""
+    """NumPy's steps of the paths for which a backend has some of its own."""
     is_always_exact = path == "native" and not flushes(at) and (at.product is not None or _fits_float32(at))
     if is_always_exact:
         return Native(products, at, None)

@@ -22,8 +22,9 @@ from softfloat_llm.numerics.underflow_rounding import lowest_bit, reach, steps_o
 
 
 class Narrow(OnTile):
-    """acc = R(acc + term) for a format of p bits, in float64: t = acc + term, rounded by `underflow_rounding.Steps`,
-    or by `Rounder` where the conditions of those do not hold.
+    """acc = R(acc + term) for a format of p bits, in float64: t = acc + term is rounded.
+
+    By `underflow_rounding.UnderflowSteps`, or by `Rounder` where the conditions of those do not hold.
 
     With w bits in a term and w + p <= 52 (`kernels` sees to it), t may differ from the exact sum only where that
     changes no rounding, or where `is_doubtful` says so. Suppose t is a midpoint of the format, and the exact sum is
@@ -61,6 +62,7 @@ class Narrow(OnTile):
                 self._can_be_zero = bounds.has_zero | ~(bounds.smallest > at.product.smallest_subnormal)
             is_on_grid = at.product is not None and at.product.smallest_subnormal >= self.format.smallest_subnormal
             self._has_floor = not is_on_grid and bool((self._lowest_bits < self.format.smallest_subnormal).any())
+            # no term is near enough to zero to be a trifle beside any sum at all
             self._is_far = bool((self._least >= reach(self.format, self._largest_sum)).all())
             is_safe = self._is_never_doubtful and not self._can_be_trifle
             self._is_always_quick = is_safe and self._is_far and bool(self._is_quick.all())
@@ -99,6 +101,7 @@ class Narrow(OnTile):
         self._sign_zeros(acc, piece)
 
     def _sign_zeros(self, acc: Array, piece: Piece) -> None:
+        """Sums that are zero with the sign of the last exact sum: see `enter`."""
         if self._loses_signs and piece.length and np.count_nonzero(acc) < acc.size:
             np.copysign(acc, self._last_sum, out=acc)
             if self._can_be_zero[self._numbers[piece.ks][-1]]:
@@ -147,7 +150,7 @@ class Narrow(OnTile):
     def _by_underflow(self, acc: Array, piece: Piece) -> None:
         assert self._quick is not None
         self._quick.run(acc, self.products.scaled(piece, self._quick), piece.length, has_floor=self._has_floor)
-        self._last_sum = self.products.last
+        self._last_sum = self.products.last_term
 
     def _one_by_one(self, acc: Array, piece: Piece) -> None:
         """The step that also does right beyond the range and where the rounding to float64 is in doubt."""
@@ -157,6 +160,7 @@ class Narrow(OnTile):
                 self._one(acc, term)
 
     def _one(self, acc: Array, term: Array) -> None:
+        """acc = R(acc + term)."""
         np.add(acc, term, out=self._sum)
         if not self._is_never_doubtful and self._midpoints.are_in(self._sum):
             where = np.flatnonzero(self._midpoints.flags)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import TypeVar
 
@@ -12,10 +12,16 @@ P = TypeVar("P")
 
 
 def share(work: Callable[[P], None], parts: Sequence[P], threads: int) -> None:
-    """work(part) for each part, every so many of them in a thread, the first ones in this. Raises what one raised."""
+    """work(part) for each part, every so many of them in a thread, the first ones in this.
+
+    Raises what one raised, when all have ended: none goes on behind the caller's back.
+    """
     mine, *theirs = (parts[first::threads] for first in range(max(1, min(threads, len(parts)))))
     futures = [_pool(threads - 1, os.getpid()).submit(_do, work, some) for some in theirs]
-    _do(work, mine)
+    try:
+        _do(work, mine)
+    finally:
+        wait(futures)
     for future in futures:
         future.result()
 
@@ -28,4 +34,4 @@ def _do(work: Callable[[P], None], parts: Sequence[P]) -> None:
 @lru_cache(maxsize=4)
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     """The threads of a process: a forked one has none of its parent's."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="softfloat-matmul")
+    return ThreadPoolExecutor(threads, thread_name_prefix="softfloat-llm")

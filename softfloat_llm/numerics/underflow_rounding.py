@@ -2,7 +2,8 @@
 
 A number t that is kept scaled up is rounded to p bits where t and 2^S t, S = 53 - p, are added: float64's last bit is
 then p's. Where that sum lies at the lower end of float64's range, its last bit stops at 2^-1074, just as the last bit
-of a narrow subnormal stops: so the scale is chosen that the two stops are the same one. Start reading at `Steps`.
+of a narrow subnormal stops: so the scale is chosen that the two stops are the same one. Start reading at
+`UnderflowSteps`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from softfloat_llm.numerics.formats import Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.tiles import term_bits
+from softfloat_llm.numerics.tiles import in_turn, term_bits
 
 _LOWEST = -1074  # 2^-1074 is float64's smallest value
 _LOWEST_NORMAL = -1022
@@ -75,8 +76,8 @@ def exponent_of(power: float) -> int:
     return int(np.frexp(power)[1]) - 1
 
 
-class Steps:
-    """acc = R(acc + term) for terms in turn, four passes a step (three, where no term needs a floor).
+class UnderflowSteps:
+    """acc = R(acc + term) for terms in turn: four passes a step, and the product; three where no term needs a floor.
 
     Each step leaves the sum 2^-shift times as large as it found it, so each term is given 2^-shift times as large as
     the one before: `factors`, which the operands take on. Rounded products come out so too (`round_products`). After
@@ -107,18 +108,18 @@ class Steps:
         A term is left as the sum t that is rounded: a step then goes over two arrays, which stay in the cache.
         `has_floor`: False where every term is a multiple of the smallest subnormal, so that no sum is below its place.
         """
-        step, in_turn = self._step if has_floor else self._step_without_floor, iter(terms)
+        step, to_come = self._step if has_floor else self._step_without_floor, iter(terms)
         if n:
             np.multiply(acc, self.start, acc)
         for left in range(n, 0, -self.count):
-            step(acc, islice(in_turn, self.count))
+            step(acc, islice(to_come, self.count))
             for factor in self._to_next if left > self.count else (self.ends[left],):
                 np.multiply(acc, factor, acc)
 
     def _step(self, acc: Float64Array, terms: Iterable[Float64Array]) -> None:
         add, multiply, subtract = np.add, np.multiply, np.subtract
         downs, backs, _ = self._passes  # without dimensions: a ufunc makes nothing of them first
-        for t, down, back in zip(terms, downs, backs, strict=False):
+        for t, down, back in zip(terms, downs, backs, strict=False):  # terms first: none is taken and lost at the end
             add(acc, t, t)
             multiply(t, down, acc)
             multiply(acc, back, acc)
@@ -132,13 +133,9 @@ class Steps:
             multiply(t, times, acc)
             subtract(acc, t, acc)
 
-    def of(self, values: Float64Array, first: int, n: int) -> Float64Array:
-        """What n terms from number `first` on take of the `count` values of a round, (n, 1)."""
-        return values.take(np.arange(first, first + n), mode="wrap")[:, None]
-
     def round_products(self, products: Float64Array, room: Float64Array, first: int) -> None:
         """products (n, M, N), which carry `factors` from `first` on, rounded to the product's format. room: as they."""
-        down, back = (self.of(x, first, len(products))[..., None] for x in (self.down_product, self.back_product))
+        down, back = (in_turn(x, first, len(products))[..., None] for x in (self.down_product, self.back_product))
         np.multiply(products, down, out=room)
         np.multiply(room, back, out=room)
         np.subtract(room, products, out=products)
@@ -150,7 +147,7 @@ def _format(at: Precision) -> Format:
 
 
 @lru_cache(maxsize=64)
-def steps_of(at: Precision) -> Steps | None:
+def steps_of(at: Precision) -> UnderflowSteps | None:
     """The steps of a precision, or None where its formats do not allow them.
 
     With w bits in a term and w + 2p <= 52, the last condition of `Constants` hangs on lone trifles. Let t = acc + term
@@ -169,7 +166,7 @@ def steps_of(at: Precision) -> Steps | None:
     top = acc.top if product is None else min(acc.top, product.top - product.shift)
     lowest = min(exponent_of(fmt.smallest_subnormal) - acc.shift, exponent_of(at.storage.smallest_subnormal))
     count = (top - _LOWEST_NORMAL + lowest) // acc.shift + 1
-    return Steps(at, count, top) if count >= _FEWEST else None
+    return UnderflowSteps(at, count, top) if count >= _FEWEST else None
 
 
 def reach(fmt: Format, largest_sum: float) -> float:

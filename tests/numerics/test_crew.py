@@ -186,3 +186,17 @@ def test_an_error_that_cannot_be_sent_is_told_in_words():
     assert type(told) is SoftfloatError
     assert str(told) == "A worker process failed: _TwoWordsError: out of range"
     assert type(_sendable(FormatError("x"))) is FormatError
+
+
+@pytest.mark.parametrize("backend", kernels.BACKENDS)
+@pytest.mark.parametrize("text", [*TEXTS, "storage=bf16,acc=f32"])
+def test_a_crew_for_matrices_that_are_not_kept_has_no_processes_and_the_same_bits(text, backend):
+    if backend == "numba":
+        pytest.importorskip("numba")
+    at = precision_of(text)
+    a, b = operands(at.storage)
+    with Crew(3, backend, least=0) as crew:
+        assert crew.here.here is crew.here
+        assert crew.here.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+        assert not crew._others
+        assert not crew.here._others

@@ -392,6 +392,15 @@ def test_workers_and_tiles_do_not_change_a_bit(text: str) -> None:
     assert np.block(parts).tobytes() == whole.tobytes()
 
 
+def test_numpys_buffer_is_as_long_afterwards_as_it_was() -> None:
+    at, usual = at_of("f16,acc=f16"), np.getbufsize()
+    kernels.matmul(np.ones((2, 3)), np.ones((3, 4)), at)
+    assert np.getbufsize() == usual
+    with pytest.raises(FormatError):
+        kernels.matmul(np.ones((2, 3)), np.full((3, 4), 1e9), at)
+    assert np.getbufsize() == usual
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own() -> None:

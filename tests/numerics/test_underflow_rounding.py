@@ -11,6 +11,7 @@ from softfloat_llm.numerics.formats import decode, format_of
 from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import round_wide
+from softfloat_llm.numerics.tiles import in_turn
 from softfloat_llm.numerics.underflow_rounding import constants_of, lowest_bit, reach, steps_of
 
 FORMATS = ["f16", "bf16", "e5m2", "e4m3", "e3m4", "e5m7", "tf32"]
@@ -73,7 +74,7 @@ def test_products_are_rounded_by_every_pair_of_constants():
     pairs = decode(rng.integers(0, 1 << 16, (2, steps.count + 3, 1, 20000), np.uint16), fmt)
     pairs = np.where(np.isfinite(pairs) & (np.abs(pairs) < 250), pairs, 2.0**-10)
     products = pairs[0] * pairs[1]
-    factors = steps.of(steps.factors, 1, len(products))[..., None]
+    factors = in_turn(steps.factors, 1, len(products))[..., None]
     found = products * factors
     with np.errstate(under="ignore"):
         steps.round_products(found, np.empty_like(found), 1)
@@ -179,7 +180,7 @@ def test_more_steps_than_the_range_of_float64_has_room_for_are_made_in_rounds(na
         expected = round_wide(expected + term, fmt)
     acc = np.zeros((1, 500))
     with np.errstate(under="ignore"):
-        steps.run(acc, terms * steps.of(steps.factors, 0, n)[..., None], n, has_floor=True)
+        steps.run(acc, terms * in_turn(steps.factors, 0, n)[..., None], n, has_floor=True)
     assert (acc == expected).all()
 
 
@@ -188,3 +189,18 @@ def test_no_terms_leave_a_sum_as_it_is():
     steps_of(at).run(acc, [], 0, has_floor=True)
     assert (acc == 1.5).all()
     assert (kernels.matmul(np.zeros((2, 0)), np.zeros((0, 3)), at, init=acc) == 1.5).all()
+
+
+@pytest.mark.parametrize("backend", kernels.BACKENDS)
+@pytest.mark.parametrize("product", ["exact", "f16"])
+def test_sums_that_cannot_be_made_by_underflow_leave_those_beside_them_as_they_are(backend, product):
+    """The first 600 columns are large, so that the least terms may be trifles beside them; the others are small."""
+    if backend == "numba":
+        pytest.importorskip("numba")
+    at, rng = precision_of(f"storage=f16,acc=f16,product={product}"), np.random.default_rng(13)
+    scale = np.where((np.arange(60) < 30) | (np.arange(60) >= 40), 1.0, 2.0**-14)  # some terms are nearly nothing
+    a = round_wide(rng.standard_normal((2, 60)) * scale, at.storage)
+    b = round_wide(rng.standard_normal((60, 1300)) * np.where(np.arange(1300) < 600, 512.0, 2.0**-9), at.storage)
+    expected = sums(a, b, at)
+    for workers in (1, 3):
+        assert kernels.matmul(a, b, at, backend=backend, workers=workers).tobytes() == expected.tobytes()
