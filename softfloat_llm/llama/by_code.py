@@ -26,7 +26,8 @@ def by_code(step: Step, x: Array, spec: SiteSpec) -> Array:
     Not where an element's place counts: for its random word, or in a vector of an engine's exponential.
     """
     fmt, is_placed = spec.storage, spec.precision.is_stochastic or spec.options.get("exp") in IN_VECTORS
-    if fmt.bits != 16 or x.dtype != fmt.dtype or is_placed:
+    has_codes = fmt.bits == 16 and fmt.has_own_dtype and x.dtype == fmt.dtype  # others of 16 bits come as float32
+    if not has_codes or is_placed:
         return step(x, spec)
     return _table(step, spec.precision, spec.compute, tuple(spec.options.items())).of(x, step, spec)
 

@@ -37,7 +37,8 @@ def test_a_table_is_made_after_as_many_elements_as_it_holds():
 
 
 @pytest.mark.parametrize(
-    "words", ["f32", "bf16,mlp.act.rounding=stochastic", "bf16,mlp.act.exp=vector-u20", "bf16,mlp.act.exp=ggml"]
+    "words",
+    ["f32", "storage=e7m8", "bf16,mlp.act.rounding=stochastic", "bf16,mlp.act.exp=vector-u20", "bf16,mlp.act.exp=ggml"],
 )
 def test_there_is_none_where_there_are_more_codes_or_places_count(words):
     sizes = []
