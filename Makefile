@@ -9,9 +9,8 @@ BENCH_PYTHON ?= $(BIN)/python
 simulate: .venv/installed
 	$(BIN)/simulate --storage bf16 --acc f16
 
-# 12 minutes: 684 s, measured on two idle cores
 test: .venv/installed-dev
-	@echo "All tests: about 12 minutes on two cores. A part of them: $(BIN)/pytest tests/cli"
+	@echo "All tests: about 10 minutes on two cores. A part of them: $(BIN)/pytest tests/cli"
 	$(BIN)/pytest
 
 # Rows against PyTorch need it where this runs: .venv/bin/pip install '.[torch]', or make bench BENCH_PYTHON=path/to/python

@@ -15,7 +15,6 @@ from softfloat_llm.llama.by_code import by_code
 from softfloat_llm.llama.products import product, products
 from softfloat_llm.llama.taps import Taps, as_scaled, entered_values, exponential, given_values, held_in, terms_left
 from softfloat_llm.numerics import functions, ops, reduce
-from softfloat_llm.numerics.accumulate import native_squares
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
@@ -124,7 +123,9 @@ def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
     """
     c = spec.compute
     at = spec.precision.with_output(c)
-    sums = _squares(x, at if spec.options.get("takes", "stored") == "stored" else at.with_storage(c))  # (T,)
+    sums = reduce.square_stages(
+        x, at if spec.options.get("takes", "stored") == "stored" else at.with_storage(c)
+    )  # (T,)
     shifted = round_held_sum(_mean(sums, x.shape[-1], spec), np.array(held_in(eps, c)), c)  # (T,)
     if spec.options["root"] == "rsqrt":
         root = functions.rsqrt_wide(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs
@@ -134,12 +135,6 @@ def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
         root = ops.div_wide(1.0, root, c)
     kept = spec.format_of("root_format")
     return sums.acc, root if kept is c else round_wide(root, kept)
-
-
-def _squares(x: Array, at: Precision) -> reduce.Stages:
-    """The sums of the squares of x (T, D). Both (T,)."""
-    acc = native_squares(x, at)
-    return reduce.dot_stages(x, x, at) if acc is None else reduce.rounded_output(acc, at)
 
 
 def _mean(sums: reduce.Stages, n: int, spec: SiteSpec) -> Float64Array:

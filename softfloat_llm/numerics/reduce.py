@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import PrecisionError
-from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, terms_of
+from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, native_squares, terms_of
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
@@ -111,6 +111,12 @@ def dot_stages(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: n
     if at.order.adder is not None:
         return _fused(left, right, at, init)
     return _reduced(_products(left, right, at), at, init)
+
+
+def square_stages(x: Array, at: Precision) -> Stages:
+    """`dot_stages` of x (..., K) with itself."""
+    acc = native_squares(x, at)
+    return dot_stages(x, x, at) if acc is None else rounded_output(acc, at)
 
 
 def matmul_stages(
