@@ -94,7 +94,7 @@ class CompiledNarrow(Narrow):
 
     def __init__(self, products: Products, at: Precision, start: Float64Array | None) -> None:
         super().__init__(products, at, start)
-        self.product, quick = at.product, self._quick
+        quick = self._quick
         self._chain = CHAINS[at.product is not None, nearest if self._is_never_doubtful else once]
         self._adapts = quick is not None and self._is_never_doubtful and not self._can_be_trifle
         self.depth = len(products.left) if quick is None or self._adapts else quick.count
@@ -110,14 +110,14 @@ class CompiledNarrow(Narrow):
     def _by_underflow(self, acc: Array, piece: Piece) -> None:
         quick, ks = self._quick, piece.ks
         assert quick is not None
-        product = self.product or self.format
+        product = self.at.product or self.format
         of_products = (quick.down, quick.back)  # which exact products do not take, but numba wants tuples of one type
-        if self.product is not None:
+        if self.at.product is not None:
             of_products = (quick.down_product, quick.back_product)
         rounds = quick.factors, quick.down, quick.back, *of_products
         bounds = self._is_quick[ks], self._least[ks], self.bounds.largest[ks], reach(self.format, 2.0)
         _over_columns(
-            by_underflow if self.product is None else rounded_by_underflow, self.products, acc, self._sum,
+            by_underflow if self.at.product is None else rounded_by_underflow, self.products, acc, self._sum,
             self.products.left[ks], self.products.right[ks], rounds, (quick.start, quick.ends), bounds,
             (grid_of(product), grid_of(self.format)),
         )  # fmt: skip
@@ -125,7 +125,7 @@ class CompiledNarrow(Narrow):
     def _one_by_one(self, acc: Array, piece: Piece) -> None:
         """The step that is right in any range. A sum that is zero has its sign, which `enter` takes from `_sum`."""
         left, right = self.products.left[piece.ks], self.products.right[piece.ks]
-        grids = grid_of(self.product or self.format), grid_of(self.format)
+        grids = grid_of(self.at.product or self.format), grid_of(self.format)
         _over_columns(self._chain, self.products, acc, left, right, *grids)
         if self._loses_signs:
             np.copyto(self._sum, acc)

@@ -211,9 +211,11 @@ class Products:
 
     def _multiplied(self, left: Array, right: Array) -> Array:
         """left (count, M, 1) times right (count, n)."""
-        block, wide = self._block[: len(left)], self._wide_right[: len(left)]
-        np.copyto(wide, right)
-        np.multiply(left, wide[:, None], block)
+        block: Array = self._block[: len(left)]
+        if right.dtype != self.dtype:
+            np.copyto(self._wide_right[: len(left)], right)
+            right = self._wide_right[: len(left)]
+        np.multiply(left, right[:, None], block)
         return block
 
     def wide(self, k: int) -> Float64Array:
