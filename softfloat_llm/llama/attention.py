@@ -13,7 +13,7 @@ import numpy as np
 
 from softfloat_llm.llama.products import product
 from softfloat_llm.llama.query_blocks import Product, Queries, in_query_blocks, whole
-from softfloat_llm.llama.taps import Taps, entered_values, given_values, held_in, terms_left
+from softfloat_llm.llama.taps import Taps, are_sums_small, entered_values, given_values, held_in, terms_left
 from softfloat_llm.numerics import ops, reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.extents import is_all_finite
@@ -166,7 +166,7 @@ def _normalised(taps: Taps, pending: Pending, spec: SiteSpec) -> Taps:
         normalised = widen(ops.div(wide, factor, fmt, at.rounding.acc, subnormals=at.subnormals.acc))
     else:
         normalised = round_wide(wide * factor, fmt, **at.rules("acc"))
-    return taps._replace(out=reduce.rounded_output(normalised, at).out)
+    return taps._replace(out=reduce.rounded_output(normalised, at).out, is_finite=False)
 
 
 def _over_seen_keys(left: Array, right: Array, sees: int, by: _Making) -> Taps:
@@ -250,7 +250,8 @@ def _with_rows(taps: Taps, rows: dict[int, Taps], positions: int) -> Taps:
 
     one = next(iter(rows.values()))
     told = terms if one.terms is not None else None
-    return taps._replace(acc=stacked("acc"), out=stacked("out"), terms=told, acc_format=one.acc_format)
+    acc, out = stacked("acc"), stacked("out")
+    return taps._replace(acc=acc, out=out, terms=told, acc_format=one.acc_format, is_finite=False)
 
 
 def is_moved_by_zeros(at: Precision) -> bool:
@@ -272,7 +273,8 @@ def _grouped(left: Array, right: Array, spec: SiteSpec, crew: Crew, *, init: Flo
         at = spec.precision_at({"M": positions, "N": acc.shape[-1]}, position, column)
         return terms_left(left[position, head], right[head // share][:, column], at)
 
-    return Taps(left, acc, out, terms, acc_format=spec.precision.acc.format)
+    is_finite = are_sums_small(acc, spec.output)
+    return Taps(left, acc, out, terms, acc_format=spec.precision.acc.format, is_finite=is_finite)
 
 
 _MADE_TOGETHER = 1 << 18
@@ -315,7 +317,7 @@ def scale(x: Array, factor: float, spec: SiteSpec, some: Queries | None = None) 
     taps = scaled(x, factor, spec)
     fills = (hidden_in(spec.storage), None, hidden_in(spec.output))
     enter, out = hide(taps.enter, spec.storage, some), hide(taps.out, spec.output, some)
-    return Taps(enter, None, out, fills=fills)
+    return Taps(enter, None, out, fills=fills, is_finite=_is_seen_finite(out, some))
 
 
 def scaled(x: Array, factor: float, spec: SiteSpec) -> Taps:
@@ -348,6 +350,12 @@ def mask(x: Array, spec: SiteSpec, some: Queries | None = None, *, sees_none: bo
 def is_hidden(count: int, width: int, some: Queries | None = None) -> Array:
     """(T, 1, S): True where a key lies after its query. Not to be changed."""
     return _after(count, width, (some or whole(count, width)).sees(0))
+
+
+def _is_seen_finite(x: Array, some: Queries | None) -> bool:
+    """True where x (T, H, S) is finite at each key that its query sees."""
+    is_known: Array = np.isfinite(x) | is_hidden(x.shape[0], x.shape[-1], some)
+    return bool(is_known.all())
 
 
 @lru_cache(maxsize=8)

@@ -13,13 +13,14 @@ import numpy as np
 
 from softfloat_llm.llama.by_code import by_code
 from softfloat_llm.llama.products import product, products
-from softfloat_llm.llama.taps import Taps, as_scaled, entered_values, exponential, given_values, held_in, terms_left
+from softfloat_llm.llama.taps import Taps, are_sums_small, as_scaled, entered_values, exponential, given_values, held_in, terms_left
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_carried, round_held_sum, round_sum, round_wide, widen
 from softfloat_llm.numerics.scaled import Counts
+from softfloat_llm.numerics.side_by_side import SideBySide
 from softfloat_llm.site_specs import SiteSpec
 
 # --- linear layers ----------------------------------------------------------------------------------------------------
@@ -47,8 +48,10 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
     return _taps_of(layer, entered, stages, lost)
 
 
-def linears(x: Array, layers: Sequence[Layer], *, crew: Crew = ALONE) -> list[Taps]:
-    """Several layers of one input, as `linear` makes each of them."""
+def linears(
+    x: Array, layers: Sequence[Layer], *, whole: Array | None = None, crew: Crew = ALONE
+) -> list[Taps]:
+    """Several layers of one input, as `linear` makes each of them. `whole`: their weights, where they are one array."""
     shaped = [layer._replace(spec=_shaped(layer.weight, layer.spec, x)) for layer in layers]
     takes = {(layer.spec.options["activations"], layer.spec.storage, *layer.spec.precision.rules("storage").values())
              for layer in shaped}  # fmt: skip
@@ -56,7 +59,8 @@ def linears(x: Array, layers: Sequence[Layer], *, crew: Crew = ALONE) -> list[Ta
         return [linear(x, layer.weight, layer.spec, bias=layer.bias, crew=crew) for layer in layers]
     scaled, lost = as_scaled(x, shaped[0].spec.options["activations"])
     entered = entered_values(scaled, shaped[0].spec)
-    made = products(entered, [layer.weight.T for layer in shaped], [layer.spec for layer in shaped], crew=crew)
+    weights = SideBySide(tuple(layer.weight.T for layer in shaped), None if whole is None else whole.T)
+    made = products(entered, weights, [layer.spec for layer in shaped], crew=crew)
     return [_taps_of(layer, entered, stages, lost) for layer, stages in zip(shaped, made, strict=True)]
 
 
@@ -74,7 +78,8 @@ def _taps_of(layer: Layer, entered: Array, stages: reduce.Stages, lost: Counts |
         row, column = index
         return terms_left(entered[row], weight[column], spec.precision_at(sizes, row, column))
 
-    return Taps(entered, acc, out, terms, acc_format=at.acc.format, lost=lost)
+    is_finite = are_sums_small(acc, at.output)
+    return Taps(entered, acc, out, terms, acc_format=at.acc.format, lost=lost, is_finite=is_finite)
 
 
 def _with_bias(acc: Array, bias: Array, at: Precision) -> reduce.Stages:
@@ -264,4 +269,5 @@ def times(x: Array, factor: float, spec: SiteSpec) -> Array:
 def divided(taps: Taps, divisor: float, spec: SiteSpec) -> Taps:
     """The taps with what was given over a number of the config. **Rounds:** as `times`, with the quotient."""
     held = held_in(divisor, spec.compute)
-    return taps._replace(out=given_values(widen(ops.div(widen(taps.out), held, spec.compute)), spec))
+    out = given_values(widen(ops.div(widen(taps.out), held, spec.compute)), spec)
+    return taps._replace(out=out, is_finite=False)

@@ -9,7 +9,7 @@ made some rows after the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from softfloat_llm.llama.cache import KVCache, kept
 from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.recorder import Instead, Recorder
 from softfloat_llm.llama.rope import rope_table
-from softfloat_llm.llama.stored_weights import StoredWeights
+from softfloat_llm.llama.stored_weights import Named, StoredWeights
 from softfloat_llm.llama.taps import Taps, entered_values
 from softfloat_llm.llama.weights import EMBEDDING, Weights
 from softfloat_llm.numerics.crew import ALONE, Crew
@@ -33,6 +33,7 @@ from softfloat_llm.sites import select
 from softfloat_llm.trace import Trace
 
 LAYER = "model.layers.%d."
+_QKV, _GATED = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 Step = Callable[[int, int], None]
 """Called with (layers done, layers in all)."""
 
@@ -122,7 +123,7 @@ def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     heads, groups, size, prefix = config.num_attention_heads, config.num_key_value_heads, config.head_dim, LAYER % layer
     cos, sin = table[:, : size // 2], table[:, size // 2 :]  # (B*T, C/2) each
     h = run.norm("norm.input", x, prefix + "input_layernorm.weight")  # (B*T, D)
-    q, k, v = run.denses({f"attn.{name}": f"{prefix}self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj")}, h)
+    q, k, v = run.denses(tuple((f"attn.{name}", f"{prefix}self_attn.{name}") for name in _QKV), h)
     q = q.reshape(-1, heads, size)  # (B*T, H, C)
     k, v = k.reshape(-1, groups, size), v.reshape(-1, groups, size)  # (B*T, G, C) each
     if config.qk_norm:
@@ -140,7 +141,7 @@ def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     h = run.dense("attn.o_proj", h, prefix + "self_attn.o_proj")  # (B*T, D)
     x = run.add("attn.residual", x, h)
     h = run.norm("norm.post_attention", x, prefix + "post_attention_layernorm.weight")
-    gate, up = run.denses({f"mlp.{name}": f"{prefix}mlp.{name}" for name in ("gate_proj", "up_proj")}, h)  # (B*T, F)
+    gate, up = run.denses(tuple((f"mlp.{name}", f"{prefix}mlp.{name}") for name in _GATED), h)  # (B*T, F) each
     h = see("mlp.act_mul", blocks.multiply(see("mlp.act", blocks.silu(gate, at("mlp.act"))), up, at("mlp.act_mul")))
     h = run.dense("mlp.down_proj", h, prefix + "mlp.down_proj")  # (B*T, D)
     return run.add("mlp.residual", x, h)
@@ -177,13 +178,15 @@ class _Pass(NamedTuple):
         taps = blocks.linear(x, weight, spec, bias=bias, crew=self.crew)
         return taps if divisor == 1 else blocks.divided(taps, divisor, spec)
 
-    def denses(self, names: Mapping[str, str], x: Array) -> list[Array]:
+    def denses(self, named: Named, x: Array) -> list[Array]:
         """The layers of these sites, each with the weight of its name, of one x (B*T, K); the results (B*T, N)."""
-        stored = [self.store.linear(site, name) for site, name in names.items()]
-        specs = [self.recipe.at(site) for site in names]
-        layers = [blocks.Layer(weight, spec, bias) for (weight, bias), spec in zip(stored, specs, strict=True)]
-        taps = blocks.linears(x, layers, crew=self.crew)
-        return [self.see(site, each) for site, each in zip(names, taps, strict=True)]
+        stored, at = self.store.linears(named), self.recipe.at
+        layers = [
+            blocks.Layer(weight, at(site), bias)
+            for (site, _), (weight, bias) in zip(named, stored.layers, strict=True)
+        ]
+        taps = blocks.linears(x, layers, whole=stored.whole, crew=self.crew)
+        return [self.see(site, each) for (site, _), each in zip(named, taps, strict=True)]
 
     def norm(self, site: str, x: Stream, name: str) -> Array:
         """RMSNorm with the weight of that name. x (B*T, D); the result (B*T, D)."""

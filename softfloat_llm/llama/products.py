@@ -9,6 +9,7 @@ import numpy as np
 from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array
+from softfloat_llm.numerics.side_by_side import SideBySide
 from softfloat_llm.site_specs import SiteSpec
 
 
@@ -35,9 +36,8 @@ def product(
     return reduce.Stages(*whole)
 
 
-def products(a: Array, bs: Sequence[Array], specs: Sequence[SiteSpec], *, crew: Crew = ALONE) -> list[reduce.Stages]:
-    """a (M, K) times each b (K, N) by its `shaped` spec, as `product` makes them."""
-    pieces = [spec.pieces(a.shape[0], b.shape[1]) for b, spec in zip(bs, specs, strict=True)]
-    if max(len(each) for each in pieces) > 1:
-        return [product(a, b, spec, crew=crew) for b, spec in zip(bs, specs, strict=True)]
-    return reduce.stages_of_each(a, bs, [each[0].precision for each in pieces], crew=crew)
+def products(a: Array, bs: SideBySide, specs: Sequence[SiteSpec], *, crew: Crew = ALONE) -> list[reduce.Stages]:
+    """a (M, K) times each part (K, N) of bs by its `shaped` spec, as `product` makes them."""
+    if any(spec.rules for spec in specs):
+        return [product(a, b, spec, crew=crew) for b, spec in zip(bs.parts, specs, strict=True)]
+    return reduce.stages_of_each(a, bs, [spec.precision for spec in specs], crew=crew)

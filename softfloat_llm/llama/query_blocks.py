@@ -106,7 +106,9 @@ def _stacked(parts: list[Taps], over_keys: Sequence[str], width: int) -> Taps:
         return joined
 
     told = terms if all(part.terms is not None for part in parts) else None
-    return parts[-1]._replace(enter=stage("enter"), acc=stage("acc"), out=stage("out"), terms=told)
+    enter, acc, out = stage("enter"), stage("acc"), stage("out")
+    is_finite = all(part.is_finite for part in parts)
+    return parts[-1]._replace(enter=enter, acc=acc, out=out, terms=told, is_finite=is_finite)
 
 
 def _as_wide(array: Array, width: int) -> Array:

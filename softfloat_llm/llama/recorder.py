@@ -56,6 +56,8 @@ class Recorder:
 
     def __call__(self, site: str, taps: Taps, row: int | None = None) -> Array:
         """Keep and note what a site made, of all rows, or of a sequence; gives what the sites after it take."""
+        if self.instead is None and self.is_silent(site, taps):
+            return taps.out
         parts = self.in_parts(row)
         parts.at_row(0, is_whole=True)
         given = parts(site, taps)
@@ -74,7 +76,7 @@ class Recorder:
         """
         if self._keeps or taps.lost is not None or site == "embed":
             return False
-        return is_all_finite(taps.out) and (taps.acc is None or is_all_finite(taps.acc))
+        return taps.is_finite or (is_all_finite(taps.out) and (taps.acc is None or is_all_finite(taps.acc)))
 
     def passed_on(self, site: str, given: Array, fmt: Format, row: int | None = None, *, stage: str = "out") -> Array:
         """What the sites after this one take: what it gave, or what stands in its place."""

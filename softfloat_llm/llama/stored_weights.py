@@ -1,14 +1,17 @@
 """Weights as a recipe's sites store them: rounded, or decoded from blocks that share a scale, when first asked for.
 
 A product takes the columns of W^T side by side, where a checkpoint has the rows of W. What is kept between passes is
-therefore kept turned: the transpose of an array in Fortran's order is one in C's.
+therefore kept turned: the transpose of an array in Fortran's order is one in C's. Layers of one input lie side by side
+there, so that they can be one product.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,12 +21,26 @@ from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.extents import unchanging
 from softfloat_llm.numerics.formats import Array, Format, format_of
 from softfloat_llm.numerics.mapped import give_back
+from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
 
 _KEPT = 1 << 29  # bytes of weights that are kept between passes; the others are rounded, and turned, again each time
 _TURNED_AT_ONCE = 128  # rows: a strip whose cache lines are still there when their next words are taken
+
+
+Named = tuple[tuple[str, str], ...]
+"""Linear layers of one input, by site and name."""
+
+
+class Linears(NamedTuple):
+    """Linear layers of one input, in the storage of their sites."""
+
+    layers: tuple[tuple[Array, Array | None], ...]
+    """The weight (N, K) and bias (N,), or None, of each."""
+    whole: Array | None = None
+    """All their weights, one under the other, where they lie so."""
 
 
 class StoredWeights:
@@ -37,7 +54,8 @@ class StoredWeights:
     def __init__(self, weights: Weights, recipe: Recipe) -> None:
         self.weights, self.recipe, self.config = weights, recipe, weights.config
         self.lost: dict[str, Counts] = {}
-        self._kept: dict[tuple[str, str, str], Array] = {}
+        self._kept: dict[tuple[_Key, ...], Array] = {}
+        self._settled: dict[Named, Linears] = {}
         self._bytes, self._asked = 0, Counter[str]()
 
     def __getitem__(self, name: str) -> Array:
@@ -60,40 +78,81 @@ class StoredWeights:
 
     def linear(self, site: str, name: str) -> tuple[Array, Array | None]:
         """The weight (N, K) and bias (N,) or None of a linear layer, in the site's storage."""
+        return self.linears(((site, name),)).layers[0]
+
+    def linears(self, named: Named) -> Linears:
+        """The same of layers of one input."""
+        if named in self._settled:
+            return self._settled[named]
+        biases = [self._bias(site, name) for site, name in named]
+        weights, whole = self._together([self._wanted(site, name) for site, name in named])
+        found = Linears(tuple(zip(weights, biases, strict=True)), whole)
+        if whole is not None and all(bias is None for bias in biases):
+            self._settled[named] = found
+        return found
+
+    def _wanted(self, site: str, name: str) -> _Wanted:
+        tensor = self.weights.lm_head if name == "lm_head" else self.weights[f"{name}.weight"]
         spec = self.recipe.at(site)
-        scaling = spec.options["weights"]
-        if name == "lm_head":
-            return self._at(spec, "lm_head.weight", self.weights.lm_head, scaling), None
-        bias = self.weights.get(f"{name}.bias")
-        weight = self._at(spec, f"{name}.weight", self.weights[f"{name}.weight"], scaling)
-        return weight, None if bias is None else self._at(spec, f"{name}.bias", bias, "plain")
+        return _Wanted(f"{name}.weight", tensor, spec, spec.options["weights"])
 
-    def _at(self, spec: SiteSpec, name: str, tensor: Array, scaling: str) -> Array:
-        is_plain = scaling == "plain" and _holds(spec.storage, tensor.dtype)
-        if is_plain:
-            self._asked[name] += 1
-            if tensor.ndim == 1 or self.weights.is_large or self._asked[name] < 2:
-                return tensor
-        key = (name, "", "") if is_plain else (name, str(spec.precision), scaling)
-        if key in self._kept:
-            return self._kept[key]
-        weight = tensor if is_plain else self._rounded(spec, name, tensor, scaling)
-        return self._keep(key, weight)
+    def _bias(self, site: str, name: str) -> Array | None:
+        bias = None if name == "lm_head" else self.weights.get(f"{name}.bias")
+        if bias is None:
+            return None
+        (stored,), _ = self._together([_Wanted(f"{name}.bias", bias, self.recipe.at(site), "plain")])
+        return stored
 
-    def _rounded(self, spec: SiteSpec, name: str, tensor: Array, scaling: str) -> Array:
-        decoded, lost = as_scaled(tensor, scaling)
+    def _together(self, wanted: Sequence[_Wanted]) -> tuple[list[Array], Array | None]:
+        """Tensors of one kind in storage; and all as one, where that is kept."""
+        if len({(each.is_plain, each.tensor.shape[1:], each.tensor.dtype, each.spec.storage) for each in wanted}) > 1:
+            return [self._together([each])[0][0] for each in wanted], None
+        key = tuple(each.key for each in wanted)
+        if key not in self._kept:
+            if wanted[0].is_plain and not self._is_worth_keeping(wanted):
+                return [each.tensor for each in wanted], None
+            stored = [each.tensor if each.is_plain else self._rounded(each) for each in wanted]
+            if self._bytes + sum(each.nbytes for each in stored) > _KEPT:
+                return stored, None
+            self._kept[key] = unchanging(_turned(stored))
+            self._bytes += self._kept[key].nbytes
+        bounds = accumulate((len(each.tensor) for each in wanted), initial=0)
+        return [self._kept[key][start:stop] for start, stop in pairwise(bounds)], self._kept[key]
+
+    def _is_worth_keeping(self, wanted: Sequence[_Wanted]) -> bool:
+        """True for matrices that need no rounding, when they are asked for again, unless the checkpoint is large."""
+        self._asked.update(each.name for each in wanted)
+        is_new = any(self._asked[each.name] < 2 for each in wanted)
+        return not is_new and not self.weights.is_large and wanted[0].tensor.ndim > 1
+
+    def _rounded(self, wanted: _Wanted) -> Array:
+        decoded, lost = as_scaled(wanted.tensor, wanted.scaling)
         if lost is not None:
-            self.lost[name] = lost
-        return stored(decoded, spec.storage, spec.named(name).precision)
+            self.lost[wanted.name] = lost
+        spec = wanted.spec
+        return stored(decoded, spec.storage, spec.named(wanted.name).precision)
 
-    def _keep(self, key: tuple[str, str, str], weight: Array) -> Array:
-        """The weight, turned and kept where there is room."""
-        if self._bytes + weight.nbytes > _KEPT:
-            return weight
-        turned = unchanging(_turned(weight))
-        self._kept[key] = turned
-        self._bytes += turned.nbytes
-        return turned
+
+_Key = tuple[str, Precision | None, str]
+
+
+class _Wanted(NamedTuple):
+    """A tensor, and how it is to be stored."""
+
+    name: str
+    tensor: Array
+    spec: SiteSpec
+    scaling: str
+
+    @property
+    def is_plain(self) -> bool:
+        """True where the storage holds it as it is."""
+        return self.scaling == "plain" and _holds(self.spec.storage, self.tensor.dtype)
+
+    @property
+    def key(self) -> _Key:
+        """What is stored hangs on."""
+        return self.name, None if self.is_plain else self.spec.precision, self.scaling
 
 
 @cache
@@ -102,11 +161,15 @@ def _holds(storage: Format, dtype: np.dtype[Any]) -> bool:
     return format_of(dtype).is_subset_of(storage)
 
 
-def _turned(weight: Array) -> Array:
-    """The same values in Fortran's order. weight (N, K), or anything of one dimension."""
-    turned = np.empty(weight.shape, weight.dtype, order="F")
-    codes = f"u{weight.dtype.itemsize}"  # which NumPy moves faster than the dtypes of others
-    source, target = weight.view(codes), turned.view(codes)
-    for start in range(0, len(weight), _TURNED_AT_ONCE):
-        target[start : start + _TURNED_AT_ONCE] = source[start : start + _TURNED_AT_ONCE]
+def _turned(weights: Sequence[Array]) -> Array:
+    """The same values, one under the other, in Fortran's order. weights (N, K), or of one dimension, of one dtype."""
+    first = weights[0]
+    turned = np.empty((sum(map(len, weights)), *first.shape[1:]), first.dtype, order="F")
+    codes = f"u{first.dtype.itemsize}"  # which NumPy moves faster than the dtypes of others
+    rest = turned.view(codes)
+    for weight in weights:
+        for start in range(0, len(weight), _TURNED_AT_ONCE):
+            strip = weight[start : start + _TURNED_AT_ONCE].view(codes)
+            rest[: len(strip)] = strip
+            rest = rest[len(strip) :]
     return turned

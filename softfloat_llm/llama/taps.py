@@ -14,6 +14,7 @@ import numpy as np
 from softfloat_llm.numerics import functions
 from softfloat_llm.numerics.accumulate import arithmetic_of, terms_of, terms_until_nonfinite
 from softfloat_llm.numerics.engine_functions import EXPONENTIALS, OF_ONE
+from softfloat_llm.numerics.extents import is_below
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_block, round_carried, round_wide
@@ -30,7 +31,7 @@ class Taps(NamedTuple):
     `terms` tells after how many terms the sum at an index left the finite range, and of how many. `fills` is for taps
     whose last axis is S: what (enter, acc, out) hold for a key that the query does not see. `enter_format` and
     `acc_format` are given where they are not the site's storage and accumulator. `lost` counts what scaled storage
-    clipped, flushed or made NaN.
+    clipped, flushed or made NaN. `is_finite`: all that it made is known to be, but for keys that are not seen.
     """
 
     enter: Array
@@ -41,6 +42,7 @@ class Taps(NamedTuple):
     enter_format: Format | None = None
     acc_format: Format | None = None
     lost: Counts | None = None
+    is_finite: bool = False
 
 
 def as_scaled(x: Array, word: str) -> tuple[Array, Counts | None]:
@@ -61,6 +63,12 @@ def stored(x: Array, fmt: Format, at: Precision) -> Array:
 def entered_values(x: Array, spec: SiteSpec) -> Array:
     """x (...) as the site stores it: rounded once where it does not lie in the storage format already."""
     return stored(x, spec.storage, spec.precision)
+
+
+def are_sums_small(acc: Array, fmt: Format) -> bool:
+    """True only where sums (...), and what rounding them to the format makes, are known to be finite: see `is_below`."""
+    is_like_ieee = fmt.has_infinity and fmt.is_signed and fmt.has_zero
+    return is_like_ieee and is_below(acc, fmt.max)
 
 
 def given_values(wide: Float64Array, spec: SiteSpec) -> Array:

@@ -140,6 +140,20 @@ def is_all_finite(x: Array) -> bool:
     return bool(np.isfinite(x).all())
 
 
+_LARGEST_SQUARE = 2.0**126  # of a float32: its root squared
+
+
+def is_below(x: Array, limit: float) -> bool:
+    """True only where all magnitudes in x (...) are known to be below a limit; False says nothing.
+
+    In one pass, where x is float32: no square is more than the sum of all squares, in whatever order those are added,
+    as rounding never makes a larger number smaller than a smaller one; a NaN makes that sum NaN.
+    """
+    if x.dtype != np.float32:
+        return False
+    return bool(np.vdot(x, x) < min(limit * limit, _LARGEST_SQUARE))
+
+
 def extent_of(block: Array) -> Extent:
     """The extent of each row of a block (K, n), in any dtype that holds floats."""
     if not block.size:

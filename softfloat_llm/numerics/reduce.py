@@ -132,24 +132,23 @@ def matmul_stages(
     return rounded_output(acc, at)
 
 
-def stages_of_each(a: Array, bs: Sequence[Array], ats: Sequence[Precision], *, crew: Crew = ALONE) -> list[Stages]:
-    """`matmul_stages` of a (M, K) with each b (K, N) and its precision.
+def stages_of_each(a: Array, bs: SideBySide, ats: Sequence[Precision], *, crew: Crew = ALONE) -> list[Stages]:
+    """`matmul_stages` of a (M, K) with each part (K, N) of bs and its precision.
 
-    Those that are all summed alike are made side by side where that spares time: the passes of a narrow accumulator are
-    so short that calling them counts.
+    Those that are all summed alike are made as one where that spares time: where they lie side by side in memory; or,
+    as the passes of a narrow accumulator are so short that calling them counts, where they must be joined first.
     """
-    if not _are_summed_alike(tuple(ats)):
-        return [matmul_stages(a, b, at, crew=crew) for b, at in zip(bs, ats, strict=True)]
-    whole = SideBySide(tuple(bs))
-    parts = whole.split(crew.matmul(a, whole, ats[0]))
+    if not _are_summed_alike(tuple(ats)) or (bs.whole is None and path_of(ats[0]) == "native"):
+        return [matmul_stages(a, b, at, crew=crew) for b, at in zip(bs.parts, ats, strict=True)]
+    parts = bs.split(crew.matmul(a, bs, ats[0]))
     return [rounded_output(part, at) for part, at in zip(parts, ats, strict=True)]
 
 
 @lru_cache(maxsize=64)
 def _are_summed_alike(ats: tuple[Precision, ...]) -> bool:
-    """True where sums differ in nothing but how they are rounded last, and have short passes."""
+    """True where sums differ in nothing but how they are rounded last."""
     first = ats[0]
-    if first.acc == EXACT or any(at.is_stochastic for at in ats) or path_of(first) == "native":
+    if first.acc == EXACT or any(at.is_stochastic for at in ats):
         return False
     return all(_summed(at) == _summed(first) for at in ats)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -13,17 +14,23 @@ from softfloat_llm.numerics.formats import Array
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """Matrices (K, n1), (K, n2), ... as one (K, n1 + n2 + ...). Nothing is copied."""
+    """Matrices (K, n1), (K, n2), ... as one (K, n1 + n2 + ...). Nothing is copied.
+
+    `whole` is the array whose columns they are, where they lie side by side in memory: then nothing need be joined.
+    """
 
     parts: tuple[Array, ...]
+    whole: Array | None = None
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """(K, N)."""
         return self.parts[0].shape[0], sum(part.shape[1] for part in self.parts)
 
     def columns(self, wanted: slice) -> SideBySide:
         """Some columns, of the parts that have them."""
+        if self.whole is not None:
+            return side_by_side(self.whole[:, wanted])
         return SideBySide(tuple(part[:, here] for part, here in zip(self.parts, self._places(wanted), strict=True)))
 
     def split(self, whole: Array) -> list[Array]:
@@ -43,14 +50,16 @@ class SideBySide:
             first = min(max(wanted.start - start, 0), stop - start)
             yield slice(first, max(first, min(wanted.stop, stop) - start))
 
-    def filled(self) -> tuple[Array, ...]:
-        """The parts that have columns, at least one."""
+    def blocks(self) -> tuple[Array, ...]:
+        """The arrays that have the columns, at least one: the whole, or the parts that are not empty."""
+        if self.whole is not None:
+            return (self.whole,)
         return tuple(part for part in self.parts if part.shape[1]) or self.parts[:1]
 
 
 def side_by_side(b: Array | SideBySide) -> SideBySide:
     """b itself, or as its only part."""
-    return b if isinstance(b, SideBySide) else SideBySide((b,))
+    return b if isinstance(b, SideBySide) else SideBySide((b,), b)
 
 
 def joined(blocks: tuple[Array, ...]) -> Array:
