@@ -16,6 +16,7 @@ from softfloat_llm.llama.query_blocks import Product, Queries, in_query_blocks, 
 from softfloat_llm.llama.taps import Taps, are_sums_small, entered_values, given_values, held_in, terms_left
 from softfloat_llm.numerics import ops, reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
+from softfloat_llm.numerics.elementwise import number_in, product_of, sum_of
 from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
@@ -67,6 +68,25 @@ def rotate(x: Array, cos: Array, sin: Array, spec: SiteSpec) -> Taps:
     entered = entered_values(x, spec)
     first, second = (widen(part) for part in _pair(entered, spec))
     c, s = widen(cos)[:, None, :], widen(sin)[:, None, :]
+    form, is_placed = spec.options["form"], spec.precision.is_stochastic  # by an element's place in its half
+    rotated = _rotated_at_once if form == "each" and not is_placed else _rotated
+    return Taps(entered, None, rotated(first, second, c, s, spec))
+
+
+def _rotated_at_once(first: Array, second: Array, c: Array, s: Array, spec: SiteSpec) -> Array:
+    """`_rotated` with both elements of the pairs in one array, for form=each."""
+    own, other = np.empty((2, *first.shape[:-1], 2 * first.shape[-1]))
+    (own_1, own_2), (other_1, other_2) = _pair(own, spec), _pair(other, spec)
+    with np.errstate(invalid="ignore"):  # inf * 0 is NaN
+        np.multiply(first, c, out=own_1)
+        np.multiply(first, s, out=own_2)
+        np.negative(np.multiply(second, s, out=other_1), out=other_1)
+        np.multiply(second, c, out=other_2)
+    return sum_of(given_values(own, spec), given_values(other, spec), spec.output, spec.precision.rules("output"))
+
+
+def _rotated(first: Array, second: Array, c: Array, s: Array, spec: SiteSpec) -> Array:
+    """The pairs (T, H, C/2) rotated by c, s (T, 1, C/2), all float64, as `rotate` says. The result (T, H, C)."""
     with np.errstate(invalid="ignore"):  # inf * 0 is NaN
         pairs = [(first * c, -(second * s)), (first * s, second * c)]  # of two narrow values: exact in float64
     fmt, rules, form = spec.output, spec.precision.rules("output"), spec.options["form"]
@@ -77,11 +97,13 @@ def rotate(x: Array, cos: Array, sin: Array, spec: SiteSpec) -> Taps:
     add = round_held_sum if form == "each" else round_sum
     parts = [carry(add(p, q, fmt, **rules), fmt) for p, q in pairs]
     if spec.options["pairs"] == "half-split":
-        return Taps(entered, None, np.concatenate(parts, axis=-1))
-    return Taps(entered, None, np.stack(parts, axis=-1).reshape(x.shape))
+        return np.concatenate(parts, axis=-1)
+    rotated: Array = np.stack(parts, axis=-1).reshape(*first.shape[:-1], -1)
+    return rotated
 
 
 def _pair(x: Array, spec: SiteSpec) -> tuple[Array, Array]:
+    """Views of the first and the second element of each pair."""
     half = x.shape[-1] // 2
     if spec.options["pairs"] == "half-split":
         return x[..., :half], x[..., half:]
@@ -322,8 +344,9 @@ def scale(x: Array, factor: float, spec: SiteSpec, some: Queries | None = None) 
 
 def scaled(x: Array, factor: float, spec: SiteSpec) -> Taps:
     """The same for queries or keys, x (T, H, C)."""
-    entered, held = entered_values(x, spec), held_in(factor, spec.compute)
-    return Taps(entered, None, given_values(round_wide(widen(entered) * held, spec.compute), spec))
+    entered = entered_values(x, spec)
+    product = product_of(entered, number_in(factor, spec.compute), spec.compute)
+    return Taps(entered, None, given_values(product, spec))
 
 
 def mask(x: Array, spec: SiteSpec, some: Queries | None = None, *, sees_none: bool = False) -> Taps:

@@ -13,10 +13,20 @@ import numpy as np
 
 from softfloat_llm.llama.by_code import by_code
 from softfloat_llm.llama.products import product, products
-from softfloat_llm.llama.taps import Taps, are_sums_small, as_scaled, entered_values, exponential, given_values, held_in, terms_left
+from softfloat_llm.llama.taps import (
+    Taps,
+    are_sums_small,
+    as_scaled,
+    entered_values,
+    exponential,
+    given_values,
+    held_in,
+    terms_left,
+)
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.crew import ALONE, Crew
-from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.elementwise import number_in, product_of, quotient_of, sum_of
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import carry, round_carried, round_held_sum, round_sum, round_wide, widen
 from softfloat_llm.numerics.scaled import Counts
@@ -48,9 +58,7 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
     return _taps_of(layer, entered, stages, lost)
 
 
-def linears(
-    x: Array, layers: Sequence[Layer], *, whole: Array | None = None, crew: Crew = ALONE
-) -> list[Taps]:
+def linears(x: Array, layers: Sequence[Layer], *, whole: Array | None = None, crew: Crew = ALONE) -> list[Taps]:
     """Several layers of one input, as `linear` makes each of them. `whole`: their weights, where they are one array."""
     shaped = [layer._replace(spec=_shaped(layer.weight, layer.spec, x)) for layer in layers]
     takes = {(layer.spec.options["activations"], layer.spec.storage, *layer.spec.precision.rules("storage").values())
@@ -110,7 +118,7 @@ def rms_norm(x: Array, weight: Array, spec: SiteSpec, eps: float, *, unrounded: 
         entered = measured
     acc, root = _root(measured, spec, eps)
     with np.errstate(invalid="ignore"):  # inf * 0 is NaN
-        out = _weighted(widen(entered), widen(entered_values(weight, spec)), root[:, None], spec)
+        out = _weighted(entered, entered_values(weight, spec), root[:, None], spec)
     acc_format = c if spec.precision.acc.format is None else None  # an exact sum stands in the tap as first rounded
     return Taps(entered, acc, out, acc_format=acc_format, enter_format=c if takes == "unrounded" else None)
 
@@ -120,7 +128,7 @@ def _in_compute(x: Array, c: Format) -> Array:
     return x if c.has_own_dtype and x.dtype == c.dtype else round_carried(widen(x), c)
 
 
-def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
+def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Array]:
     """The sum of squares in its accumulator, and what x is to be multiplied with (divided by, root=divide). Both (T,).
 
     **Rounds:** root=rsqrt: once to `compute`; one-over-sqrt: the root and 1 over it; divide: the root. Then to
@@ -131,7 +139,7 @@ def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
     sums = reduce.square_stages(
         x, at if spec.options.get("takes", "stored") == "stored" else at.with_storage(c)
     )  # (T,)
-    shifted = round_held_sum(_mean(sums, x.shape[-1], spec), np.array(held_in(eps, c)), c)  # (T,)
+    shifted = widen(sum_of(_mean(sums, x.shape[-1], spec), number_in(eps, c), c))  # (T,)
     if spec.options["root"] == "rsqrt":
         root = functions.rsqrt_wide(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs
     else:
@@ -139,32 +147,28 @@ def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Float64Array]:
     if spec.options["root"] == "one-over-sqrt":
         root = ops.div_wide(1.0, root, c)
     kept = spec.format_of("root_format")
-    return sums.acc, root if kept is c else round_wide(root, kept)
+    return sums.acc, carry(root, c) if kept is c else round_carried(root, kept)
 
 
-def _mean(sums: reduce.Stages, n: int, spec: SiteSpec) -> Float64Array:
+def _mean(sums: reduce.Stages, n: int, spec: SiteSpec) -> Array:
     """The mean of n terms from their sums (T,). **Rounds:** as the option `mean` says."""
     c, acc = spec.compute, spec.precision.acc.format
     if spec.options["mean"] == "times-reciprocal":
-        return round_wide(widen(sums.out) * ops.div(1.0, float(n), c), c)
+        return product_of(sums.out, np.asarray(ops.div(1.0, float(n), c)), c)
     if spec.options["mean"] == "divide-accumulator" and acc is not None:
-        return round_wide(widen(ops.div(widen(sums.acc), float(n), acc)), c)
-    return ops.div_wide(widen(sums.out), float(n), c)
+        return round_carried(widen(ops.div(widen(sums.acc), float(n), acc)), c)
+    return quotient_of(sums.out, number_in(n, f32), c)
 
 
-def _weighted(x: Float64Array, weight: Float64Array, root: Float64Array, spec: SiteSpec) -> Array:
+def _weighted(x: Array, weight: Array, root: Array, spec: SiteSpec) -> Array:
     """x (T, D) times root (T, 1) (over it, root=divide) times weight (D,), in the order and roundings of `form`."""
     c, form = spec.compute, spec.options["form"]
-
-    def normal(values: Float64Array) -> Float64Array:
-        is_divided = spec.options["root"] == "divide"
-        return ops.div_wide(values, root, c) if is_divided else round_wide(values * root, c)
-
+    normal = quotient_of if spec.options["root"] == "divide" else product_of
     if form == "weight-first":
-        return given_values(normal(round_wide(x * weight, c)), spec)
+        return given_values(normal(product_of(x, weight, c), root, c), spec)
     if form == "weight-then-round":
-        return given_values(round_wide(normal(x) * weight, c), spec)
-    return given_values(widen(given_values(normal(x), spec)) * weight, spec)
+        return given_values(product_of(normal(x, root, c), weight, c), spec)
+    return given_values(widen(given_values(normal(x, root, c), spec)) * widen(weight), spec)
 
 
 # --- elementwise ------------------------------------------------------------------------------------------------------
@@ -223,18 +227,18 @@ def multiply(x: Array, y: Array, spec: SiteSpec) -> Taps:
     """x times y, both (T, F) stored first. **Rounds:** to `compute`, unless that is exact; then to the output."""
     entered = entered_values(x, spec)
     with np.errstate(invalid="ignore"):
-        product = widen(entered) * widen(entered_values(y, spec))
-    if spec.options["compute"] != "exact":
-        product = round_wide(product, spec.format_of("compute"))
+        if spec.options["compute"] != "exact":
+            product = product_of(entered, entered_values(y, spec), spec.format_of("compute"))
+        else:
+            product = widen(entered) * widen(entered_values(y, spec))
     return Taps(entered, None, given_values(product, spec))
 
 
 def residual(stream: Array, x: Array, spec: SiteSpec) -> Taps:
     """stream + x, both (T, D) stored first. **Rounds:** once, to the output."""
-    entered, fmt = entered_values(x, spec), spec.output
-    add = round_held_sum if spec.storage.is_subset_of(fmt) else round_sum
-    total = add(widen(entered_values(stream, spec)), widen(entered), fmt, **spec.precision.rules("output"))
-    return Taps(entered, None, carry(total, fmt))
+    entered = entered_values(x, spec)
+    total = sum_of(entered_values(stream, spec), entered, spec.output, spec.precision.rules("output"))
+    return Taps(entered, None, total)
 
 
 def unrounded_residual(stream: Array, x: Array, spec: SiteSpec) -> Array:

@@ -182,8 +182,7 @@ class _Pass(NamedTuple):
         """The layers of these sites, each with the weight of its name, of one x (B*T, K); the results (B*T, N)."""
         stored, at = self.store.linears(named), self.recipe.at
         layers = [
-            blocks.Layer(weight, at(site), bias)
-            for (site, _), (weight, bias) in zip(named, stored.layers, strict=True)
+            blocks.Layer(weight, at(site), bias) for (site, _), (weight, bias) in zip(named, stored.layers, strict=True)
         ]
         taps = blocks.linears(x, layers, whole=stored.whole, crew=self.crew)
         return [self.see(site, each) for (site, _), each in zip(named, taps, strict=True)]

@@ -13,9 +13,10 @@ from softfloat_llm.llama.attention import HIDDEN, Pending, hidden_in, hide, is_m
 from softfloat_llm.llama.query_blocks import Queries, whole
 from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values
 from softfloat_llm.numerics import functions, ops, reduce
-from softfloat_llm.numerics.formats import Array, Float64Array, f64
+from softfloat_llm.numerics.elementwise import difference_of, in_float32, number_in, product_of, quotient_of
+from softfloat_llm.numerics.formats import Array, Float64Array, f32
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import round_carried, round_sum, round_wide, widen
+from softfloat_llm.numerics.rounding import carry, round_carried, round_sum, round_wide, widen
 from softfloat_llm.site_specs import SiteSpec
 
 
@@ -48,24 +49,23 @@ def softmax(x: Array, spec: SiteSpec, some: Queries | None = None) -> tuple[Taps
     spec = spec.shaped(M=some.positions, N=x.shape[1], K=some.length)
     c, at = spec.compute, spec.precision
     entered = hide(entered_values(x, spec), spec.storage, some)
-    wide = hide(widen(entered), f64, some)
+    wide = hide(in_float32(entered), f32, some)
     taps = Taps(entered, None, entered, fills=(hidden_in(spec.storage), None, 0.0), acc_format=at.acc.format or c)
     if int(spec.options["online"]):
         return _online(wide, taps, spec)
-    terms = _powers(wide, wide.max(axis=-1, keepdims=True), spec)
+    terms = carry(_powers(wide, wide.max(axis=-1, keepdims=True), spec), c)
     acc, total = _sums_of_seen(_as_terms(terms, spec), some, _summing(spec))
     taps = taps._replace(acc=acc)
     if spec.options["normalise"] == "after":
         return taps._replace(out=given_values(terms, spec)), _pending(total, spec)
-    denominator = widen(total)[..., None]
     if spec.options["form"] == "reciprocal":
-        quotient = round_wide(terms * ops.div_wide(1.0, denominator, c), c)
+        quotient = product_of(terms, quotient_of(number_in(1.0, c), total[..., None], c), c)
     else:
-        quotient = ops.div_wide(terms, denominator, c)
+        quotient = quotient_of(terms, total[..., None], c)
     return taps._replace(out=given_values(quotient, spec)), None
 
 
-def _online(wide: Float64Array, taps: Taps, spec: SiteSpec) -> tuple[Taps, Pending]:
+def _online(wide: Array, taps: Taps, spec: SiteSpec) -> tuple[Taps, Pending]:
     """Blocks of N keys, each against the largest score so far. wide (T, H, S), -inf where not seen.
 
     **Rounds:** in each block as `softmax` does; exp(old largest - new) to `compute`, the correction; then the sum so
@@ -101,10 +101,9 @@ def _pending(total: Array, spec: SiteSpec) -> Pending:
     return Pending(ops.div_wide(1.0, widen(total), spec.compute))
 
 
-def _powers(x: Float64Array, largest: Float64Array, spec: SiteSpec, *, alone: bool = False) -> Float64Array:
+def _powers(x: Array, largest: Array, spec: SiteSpec, *, alone: bool = False) -> Float64Array:
     """e or 2 to x - largest, both steps rounded to `compute`."""
-    with np.errstate(invalid="ignore"):  # -inf less -inf is NaN
-        lowered = round_wide(x - largest, spec.compute)
+    lowered = widen(difference_of(x, largest, spec.compute))
     if spec.options["base"] == "2":
         return functions.function_wide("pow", (np.full_like(lowered, 2.0), lowered), spec.compute)
     return exponential(lowered, spec, alone=alone)
@@ -124,10 +123,8 @@ def _sums_of_seen(terms: Array, some: Queries, at: Precision) -> reduce.Stages:
     return reduce.Stages(*(np.stack([part[i] for part in parts]) for i in range(2)))
 
 
-def _as_terms(terms: Float64Array, spec: SiteSpec) -> Array:
+def _as_terms(terms: Array, spec: SiteSpec) -> Array:
     """What the sum is of, as it enters it."""
     at = spec.precision
-    given: Array = widen(given_values(terms, spec)) if spec.options["sum_of"] == "rounded" else terms
-    if at.product is None:
-        return given
-    return round_carried(widen(given), at.product, **at.rules("product"))
+    given = given_values(terms, spec) if spec.options["sum_of"] == "rounded" else terms
+    return given if at.product is None else round_carried(given, at.product, **at.rules("product"))

@@ -66,13 +66,13 @@ def entered_values(x: Array, spec: SiteSpec) -> Array:
 
 
 def are_sums_small(acc: Array, fmt: Format) -> bool:
-    """True only where sums (...), and what rounding them to the format makes, are known to be finite: see `is_below`."""
+    """True only where sums (...), and what they are when rounded to the format, are known to be finite."""
     is_like_ieee = fmt.has_infinity and fmt.is_signed and fmt.has_zero
     return is_like_ieee and is_below(acc, fmt.max)
 
 
-def given_values(wide: Float64Array, spec: SiteSpec) -> Array:
-    """Exact or wider values, rounded once to the site's output."""
+def given_values(wide: Array, spec: SiteSpec) -> Array:
+    """Exact or wider values, in float64 or a carrier dtype, rounded once to the site's output."""
     return round_carried(wide, spec.output, **spec.precision.rules("output"))
 
 

@@ -217,18 +217,19 @@ def round_wide(
 
 
 def round_carried(
-    x: Float64Array,
+    x: Array,
     fmt: Format,
     mode: str | Stochastic = "ties_to_even",
     *,
     overflow: str = "ieee",
     subnormals: str = "keep",
 ) -> Array:
-    """`carry` of `round_wide`: x (...) float64, the result (...) in the format's carrier dtype. **Rounds:** once."""
+    """`carry` of `round_wide`: x (...) and the result (...) in carrier dtypes, or x in float64. Rounds: once."""
     if is_one_cast(fmt, mode, overflow=overflow, subnormals=subnormals):
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            return _cast(x, fmt)
-    return carry(round_wide(x, fmt, mode, overflow=overflow, subnormals=subnormals), fmt)
+            narrow = x.dtype != np.float64
+            return x.astype(np.float32, copy=False).astype(fmt.dtype) if narrow else _cast(x, fmt)
+    return carry(round_wide(x.astype(np.float64, copy=False), fmt, mode, overflow=overflow, subnormals=subnormals), fmt)
 
 
 def bits_of(x: Float64Array) -> npt.NDArray[np.int64]:
