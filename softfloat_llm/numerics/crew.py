@@ -88,7 +88,7 @@ class Crew:
     def _by_processes(self, a: Array, b: SideBySide, at: Precision, init: Float64Array | None) -> Array:
         bounds = np.linspace(0, b.shape[1], self.workers + 1).astype(int).tolist()
         mine, *others = (slice(start, stop) for start, stop in pairwise(bounds))
-        weights = [self._map(block) for block in b.blocks()]
+        weights = [self._map(block) for block in b.filled()]
         if not all(weights):
             return kernels.matmul(a, b, at, init=init)
         try:

@@ -172,7 +172,7 @@ def _ranges(n: int, size: int) -> Iterator[slice]:
 def _run_columns(job: _Job, columns: slice) -> None:
     """All rows of a by some columns of b, into their place in the result."""
     with np.errstate(all="ignore"):
-        right = _side(job.b.columns(columns).blocks(), "b", job, job.stored_b)
+        right = _side(job.b.columns(columns).filled(), "b", job, job.stored_b)
         most = _LONG_TILE if job.is_compiled else _TILE
         size = _in_equal_parts(job.a.shape[0], max(_ROWS, most // max(1, right.wide.shape[1])))
         for rows in _ranges(job.a.shape[0], size):

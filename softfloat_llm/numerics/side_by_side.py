@@ -50,7 +50,7 @@ class SideBySide:
             first = min(max(wanted.start - start, 0), stop - start)
             yield slice(first, max(first, min(wanted.stop, stop) - start))
 
-    def blocks(self) -> tuple[Array, ...]:
+    def filled(self) -> tuple[Array, ...]:
         """The arrays that have the columns, at least one: the whole, or the parts that are not empty."""
         if self.whole is not None:
             return (self.whole,)
