@@ -48,7 +48,7 @@ IN_NUMERICS = [
     "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees", "adders", "mkl_orders", "orders",
     "precision", "fused", "extents", "operands", "accumulate", "partials", "scaled", "side_by_side", "threads",
     "einsum_loops", "tiles", "underflow_rounding", "steps", "narrow_steps", "masked_steps", "paths", "exact_products",
-    "compiled_loops", "compiled", "kernels", "mapped", "crew", "reduce",
+    "compiled_loops", "compiled", "kernels", "mapped", "workers", "crew", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {
