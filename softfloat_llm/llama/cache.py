@@ -9,7 +9,7 @@ import numpy as np
 
 from softfloat_llm.errors import RecipeError, TokenError
 from softfloat_llm.llama.config import Config
-from softfloat_llm.llama.taps import Taps, as_scaled, stored
+from softfloat_llm.llama.taps import Taps, as_scaled, held_in, stored
 from softfloat_llm.numerics import ops
 from softfloat_llm.numerics.formats import Array, Format, f32
 from softfloat_llm.numerics.rounding import carry, round_wide, widen
@@ -45,7 +45,7 @@ def read_back(held: Array, spec: SiteSpec) -> Array:
 
 def scale_of(spec: SiteSpec) -> float:
     """The scale of a site of the cache, as f32 holds it."""
-    return float(round_wide(np.array([spec.number_of("scale")]), f32)[0])
+    return held_in(spec.number_of("scale"), f32)
 
 
 class KVCache:

@@ -118,7 +118,7 @@ def _summing(spec: SiteSpec) -> Precision:
 def _sums_of_seen(terms: Array, some: Queries, at: Precision) -> reduce.Stages:
     """The sums over the last axis of terms (T, H, S), +0 at the keys that are not seen, which are left out at need."""
     if not is_moved_by_zeros(at):
-        return reduce.sum_stages(terms, at)
+        return reduce.term_stages(terms, at)
     parts = [reduce.sum_stages(row[:, : some.sees(t)], at) for t, row in enumerate(terms)]
     return reduce.Stages(*(np.stack([part[i] for part in parts]) for i in range(2)))
 

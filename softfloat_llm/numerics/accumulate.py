@@ -19,6 +19,7 @@ from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, f64
 from softfloat_llm.numerics.fused import Pairs
 from softfloat_llm.numerics.operands import rounded_product, rule_of
+from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.precision import Accumulator, Precision
 from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, widen
 from softfloat_llm.numerics.stochastic import Part, Stochastic
@@ -256,21 +257,62 @@ def _index_of(ks: tuple[int, ...]) -> slice | list[int]:
     return list(ks)
 
 
-def native_squares(x: Array, at: Precision) -> Float64Array | None:
+def native_squares(x: Array, at: Precision) -> Array | None:
     """The sum of x*x over the last axis, as `reduce.dot` leaves the accumulator, in float32's own arithmetic.
 
     x (..., K) in the storage format's dtype. None where that is not what `at` asks for: products and sums each rounded
     once to f32, ties to even, nothing flushed and nothing saturated.
     """
-    is_held = at.storage.has_own_dtype and x.dtype == at.storage.dtype and at.storage.precision <= 24
-    is_native = at.product is f32 and tuple(at.rules("product").values()) == _USUAL and _is_plain_f32(at)
-    if not (is_held and is_native) or at.order.adder is not None or "daz" in at.subnormals.storage:
+    is_held = x.dtype == at.storage.dtype and at.storage.has_own_dtype
+    if not is_held or not _has_native_squares(at):
         return None
     with np.errstate(all="ignore"):
         narrow = x.astype(np.float32)
-        columns = np.ascontiguousarray(np.moveaxis(narrow * narrow, -1, 0))
+        return _native_sum(np.multiply(narrow, narrow, out=narrow), at)
+
+
+def native_sum(x: Array, at: Precision) -> Array | None:
+    """The sum of x (..., K) over the last axis, as `reduce.sum` leaves the accumulator, in float32's own arithmetic.
+
+    None where x is not float32, or that is not what `at` asks for: sums rounded once to f32, as above.
+    """
+    is_native = x.dtype == np.float32 and at.storage is f32 and _has_native_sum(at)
+    if not is_native:
+        return None
+    with np.errstate(all="ignore"):
+        return _native_sum(x, at)
+
+
+@lru_cache(maxsize=256)
+def _has_native_sum(at: Precision) -> bool:
+    return _is_plain_f32(at) and at.order.adder is None and "daz" not in at.subnormals.storage
+
+
+@lru_cache(maxsize=256)
+def _has_native_squares(at: Precision) -> bool:
+    is_native = at.product is f32 and tuple(at.rules("product").values()) == _USUAL
+    return is_native and at.storage.precision <= 24 and _has_native_sum(at)
+
+
+def _native_sum(terms: Array, at: Precision) -> Array:
+    """The sum of float32 terms (..., K) over the last axis, in the order of `at`.
+
+    One after another, the state is +0 first: that is the sum without it, but for a sum of -0 alone.
+    """
+    if _is_in_turn(at.order, terms.shape[-1]):
+        last: Array = np.add.accumulate(terms, axis=-1)[..., -1] + np.float32(0)
+        return last
+    columns = np.ascontiguousarray(np.moveaxis(terms, -1, 0))
     steps = NativeF32(f32, *_USUAL, is_fused=False)
-    return follow(at.order.tree(x.shape[-1]).program(), columns.__getitem__, steps, x.shape[:-1], None)
+    program = at.order.tree(terms.shape[-1]).program()
+    return follow(program, columns.__getitem__, steps, terms.shape[:-1], None).astype(np.float32)
+
+
+@lru_cache(maxsize=256)
+def _is_in_turn(order: Order, n: int) -> bool:
+    """True where n terms, at least one, enter one accumulator from the first to the last."""
+    (name, _), *rest = order.tree(n).program()
+    return name == "init" and [(step, list(ks)) for step, ks in rest] == [("enter", list(range(n)))] and n > 0
 
 
 def exact_sum(terms: Float64Array, at: Precision) -> Float64Array:

@@ -14,6 +14,8 @@ bit operations of float64, which are the same everywhere, and Python integers.
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -23,11 +25,12 @@ import numpy as np
 from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import approximations, enclosures
 from softfloat_llm.numerics import special_values as sv
-from softfloat_llm.numerics.formats import Array, Float64Array, Format, format_of
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, format_of
 from softfloat_llm.numerics.ops import common_format
 from softfloat_llm.numerics.rounding import SUBNORMALS, carry, check_mode, check_option, flush, round_wide
 
 _BLOCK = 8192  # elements at a time: a dozen float64 temporaries of one block stay in a 1 MiB cache
+_FEW = 8  # numbers, up to which one by one is quicker than all at once
 _WORTH_A_TABLE = 4096  # elements from which a call on a 16-bit format builds, or reads, its table of 65,536 results
 
 
@@ -136,7 +139,24 @@ def sigmoid_wide(x: Float64Array, fmt: Format, mode: str = "ties_to_even") -> Fl
 
 def rsqrt_wide(x: Float64Array, fmt: Format, mode: str = "ties_to_even") -> Float64Array:
     """`rsqrt` for float64 arrays (...), without moving the result to the carrier dtype. Rounds: once."""
+    if x.size <= _FEW and mode == "ties_to_even" and fmt is f32:
+        few = [_one_rsqrt(value) for value in x.ravel().tolist()]
+        if None not in few:
+            return np.array(few, np.float64).reshape(x.shape)
     return function_wide("rsqrt", (x,), fmt, mode)
+
+
+def _one_rsqrt(x: float) -> float | None:
+    """`rsqrt` of one number to f32, ties to even, where stage 1 decides it: without the calls that many share."""
+    if not _RSQRT_ENDS[0] < x < _RSQRT_ENDS[1]:
+        return None
+    y, error = 1.0 / math.sqrt(x), 2.0 ** -approximations.ERROR_BITS["rsqrt"]
+    low, high = _FLOAT32.unpack(_FLOAT32.pack(y * (1.0 - error), y * (1.0 + error)))
+    return low if low == high else None
+
+
+_FLOAT32 = struct.Struct("=2f")  # rounds as IEEE 754 has it, ties to even
+_RSQRT_ENDS = 2.0**-250, 2.0**250  # between them float32 has the root and its reciprocal as normal numbers
 
 
 # --- Evaluation -----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import PrecisionError
-from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, native_squares, terms_of
+from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, native_squares, native_sum, terms_of
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
@@ -99,6 +99,12 @@ def sum_stages(x: npt.ArrayLike, at: PrecisionLike, axis: int = -1, *, init: npt
         raise PrecisionError(f"sum over axis {axis}: x has the shape {wide.shape}.")
     wide = np.moveaxis(wide, axis, -1)
     return _reduced(wide, at, init) if at.order.adder is None else _fused(wide, np.ones_like(wide), at, init)
+
+
+def term_stages(x: Array, at: Precision) -> Stages:
+    """`sum_stages` of x (..., K) over the last axis."""
+    acc = native_sum(x, at)
+    return sum_stages(x, at) if acc is None else rounded_output(acc, at)
 
 
 def dot_stages(a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None) -> Stages:
@@ -213,12 +219,17 @@ def rounded_output(acc: Array, at: Precision) -> Stages:
     if at.acc.format is None:
         out = carry(acc, at.output)
         return Stages(out, out)
-    is_carried = acc.dtype == at.acc.format.dtype
-    kept, rules = acc if is_carried else carry(acc, at.acc.format), at.rules("output")
-    if kept.dtype == np.float32 and is_one_cast(at.output, **rules):
-        return Stages(kept, carry(kept, at.output))
+    kept = acc if acc.dtype == at.acc.format.dtype else carry(acc, at.acc.format)
+    if kept.dtype == np.float32 and _is_last_one_cast(at):
+        with np.errstate(all="ignore"):
+            return Stages(kept, kept.astype(at.output.dtype))
     wide = widen(acc) if at.output.has_nan else unsigned_nan(widen(acc))
-    return Stages(kept, carry(round_wide(wide, at.output, **rules), at.output))
+    return Stages(kept, carry(round_wide(wide, at.output, **at.rules("output")), at.output))
+
+
+@lru_cache(maxsize=512)
+def _is_last_one_cast(at: Precision) -> bool:
+    return is_one_cast(at.output, **at.rules("output"))
 
 
 def _public(out: Array) -> Any:
