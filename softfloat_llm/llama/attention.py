@@ -312,7 +312,7 @@ def _of_all_groups(left: Array, right: Array, spec: SiteSpec, crew: Crew) -> lis
     (positions, heads, k), (groups, _, columns) = left.shape, right.shape
     stages = product(left.reshape(-1, k), right.transpose(1, 0, 2).reshape(k, -1), spec, crew=crew)
     every = [stage.reshape(positions, groups, heads // groups, groups, columns) for stage in stages]
-    own = [np.stack([stage[:, g, :, g] for g in range(groups)], axis=1) for stage in every]
+    own = [stage.diagonal(axis1=1, axis2=3).transpose(0, 3, 1, 2) for stage in every]
     return [stage.reshape(positions, heads, columns) for stage in own]
 
 

@@ -299,7 +299,7 @@ def _native_sum(terms: Array, at: Precision) -> Array:
 
     One after another, the state is +0 first: that is the sum without it, but for a sum of -0 alone.
     """
-    if _is_in_turn(at.order, terms.shape[-1]):
+    if enters_in_turn(at.order, terms.shape[-1]):
         last: Array = np.add.accumulate(terms, axis=-1)[..., -1] + np.float32(0)
         return last
     columns = np.ascontiguousarray(np.moveaxis(terms, -1, 0))
@@ -309,7 +309,7 @@ def _native_sum(terms: Array, at: Precision) -> Array:
 
 
 @lru_cache(maxsize=256)
-def _is_in_turn(order: Order, n: int) -> bool:
+def enters_in_turn(order: Order, n: int) -> bool:
     """True where n terms, at least one, enter one accumulator from the first to the last."""
     (name, _), *rest = order.tree(n).program()
     return name == "init" and [(step, list(ks)) for step, ks in rest] == [("enter", list(range(n)))] and n > 0

@@ -26,6 +26,7 @@ from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import EXACT, PerStage, Precision
 from softfloat_llm.numerics.rounding import carry, round_wide
 from softfloat_llm.numerics.side_by_side import SideBySide, joined, side_by_side
+from softfloat_llm.numerics.small_products import small_product
 from softfloat_llm.numerics.steps import (
     Fused,
     Kit,
@@ -74,8 +75,10 @@ def matmul(
         others = [(None if init is None else init[:, columns], part) for columns, part in b.places()]
         alone = _stochastic if at.is_stochastic else exact_products.matmul
         return np.concatenate([alone(a, part, at, init=start) for start, part in others], axis=1)
-    out = np.empty((a.shape[0], b.shape[1]), np.float32 if at.acc.format is f32 else np.float64)
     path, kit = path_of(at), kit_of(backend)
+    if path == "native" and b.whole is not None and (small := small_product(a, b.whole, at, init)) is not None:
+        return small
+    out = np.empty((a.shape[0], b.shape[1]), np.float32 if at.acc.format is f32 else np.float64)
     shares_loops = is_compiled(path, backend)
     job = _Job(a, b, at, init, out, path, kit, shares_loops, workers if shares_loops else 1, Stored(b.parts))
     tiled_for = 1 if shares_loops else workers

@@ -1,0 +1,74 @@
+"""Sums, products and quotients of arrays in their carrier dtypes, each rounded once.
+
+By float32's own operations where those do the same, else by way of float64. `ops` has these for everybody, with all
+modes and checks; here are the steps of a forward pass, whose operands have at most 24 bits and shapes that fit. Start
+reading at `sum_of`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from softfloat_llm.numerics.formats import Array, Format, f32
+from softfloat_llm.numerics.ops import div_wide
+from softfloat_llm.numerics.rounding import carry, is_one_cast, round_carried, round_sum, round_wide, widen
+
+USUAL = {"mode": "ties_to_even", "overflow": "ieee", "subnormals": "keep"}
+
+
+def sum_of(x: Array, y: Array, fmt: Format, rules: dict[str, Any] = USUAL) -> Array:
+    """x + y (...), rounded once to the format.
+
+    float32's own sum is one rounding to f32. To bf16 or f16, of values of those (11 bits at most), rounding to float32
+    first is harmless, which has 2 * 11 + 2 bits (Figueroa 1995), or exact, below the normal range.
+    """
+    is_held = x.dtype == fmt.dtype == y.dtype or (fmt is f32 and _fit_float32(x, y))
+    if is_held and is_one_cast(fmt, **rules):
+        with np.errstate(all="ignore"):
+            total: Array = in_float32(x) + in_float32(y)
+            return total.astype(fmt.dtype, copy=False)
+    return carry(round_sum(widen(x), widen(y), fmt, **rules), fmt)
+
+
+def difference_of(x: Array, y: Array, fmt: Format) -> Array:
+    """x - y (...), rounded once to f32; to another format as float64 has it, then to the format. Ties to even."""
+    with np.errstate(all="ignore"):
+        if fmt is f32 and _fit_float32(x, y):
+            return in_float32(x) - in_float32(y)
+        return round_carried(widen(x) - widen(y), fmt)
+
+
+def product_of(x: Array, y: Array, fmt: Format) -> Array:
+    """x * y (...), rounded once to the format, ties to even. In float64 it is exact."""
+    with np.errstate(all="ignore"):
+        if fmt is f32 and _fit_float32(x, y):
+            return in_float32(x) * in_float32(y)
+        return round_carried(widen(x) * widen(y), fmt)
+
+
+def quotient_of(x: Array, y: Array, fmt: Format) -> Array:
+    """x / y (...), rounded once to the format, ties to even."""
+    if fmt is f32 and _fit_float32(x, y):
+        with np.errstate(all="ignore"):
+            return in_float32(x) / in_float32(y)
+    return carry(div_wide(widen(x), widen(y), fmt), fmt)
+
+
+@cache
+def number_in(number: float, fmt: Format) -> Array:
+    """A number (), rounded once to the format, in its carrier dtype. Not to be changed."""
+    held = carry(round_wide(np.array([number]), fmt), fmt)[0, ...]
+    held.flags.writeable = False
+    return held
+
+
+def in_float32(x: Array) -> Array:
+    """The same numbers (...), of at most 32 bits each, as float32: x itself, where that is what it is."""
+    return x if x.dtype == np.float32 else x.astype(np.float32)
+
+
+def _fit_float32(x: Array, y: Array) -> bool:
+    return x.dtype.itemsize <= 4 and y.dtype.itemsize <= 4
