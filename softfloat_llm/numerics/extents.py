@@ -25,15 +25,22 @@ _ABOVE_ALL = np.uint16(0xFFFF)
 _F16_INFINITY, _BF16_INFINITY = 0x7C00, 0x7F80
 
 
-class Extent(NamedTuple):
+class _OfRows(NamedTuple):
+    smallest: Float64Array
+    largest: Float64Array
+    has_zero: npt.NDArray[np.bool_]
+
+
+class Extent(_OfRows):
     """Of each row of a block (K, n): the smallest magnitude that is not zero (inf: none), the largest, any zero. (K,)
 
     With an infinity `largest` is inf; with a NaN it is NaN, so that no condition of the form `largest <= x` holds.
     """
 
-    smallest: Float64Array
-    largest: Float64Array
-    has_zero: npt.NDArray[np.bool_]
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest of all rows."""
+        return float(self.smallest.min(initial=np.inf)), float(self.largest.max(initial=0.0))
 
 
 class Stored:
@@ -68,9 +75,8 @@ def extremes(left: Operands, right: Operands) -> tuple[float, float]:
     low, high = magnitude.min(initial=np.inf), magnitude.max(initial=0.0)
     if low == 0:
         low = np.minimum.reduce(magnitude, axis=None, where=magnitude > 0, initial=np.inf)
-    extent = right.stored.extent
-    with np.errstate(invalid="ignore"):  # inf * 0
-        return float(low * extent.smallest.min(initial=np.inf)), float(high * extent.largest.max(initial=0.0))
+    smallest, largest = right.stored.extent.ends
+    return float(low) * smallest, float(high) * largest
 
 
 class Spread(NamedTuple):

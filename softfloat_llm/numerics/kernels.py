@@ -80,7 +80,7 @@ def matmul(
         return small
     out = np.empty((a.shape[0], b.shape[1]), np.float32 if at.acc.format is f32 else np.float64)
     shares_loops = is_compiled(path, backend)
-    job = _Job(a, b, at, init, out, path, kit, shares_loops, workers if shares_loops else 1, Stored(b.parts))
+    job = _Job(a, b, at, init, out, path, kit, shares_loops, workers if shares_loops else 1, Stored(b.filled()))
     tiled_for = 1 if shares_loops else workers
     share(lambda part: _run_columns(job, part), list(_ranges(b.shape[1], _columns(job, tiled_for))), tiled_for)
     return out
