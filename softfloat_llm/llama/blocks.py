@@ -44,8 +44,16 @@ class Layer(NamedTuple):
     bias: Array | None = None
 
 
-def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None, crew: Crew = ALONE) -> Taps:
-    """x W^T (+ bias). x (T, K); weight (N, K) in the site's storage; the result (T, N).
+def linear(
+    x: Array,
+    weight: Array,
+    spec: SiteSpec,
+    *,
+    bias: Array | None = None,
+    turned: SideBySide | None = None,
+    crew: Crew = ALONE,
+) -> Taps:
+    """x W^T (+ bias). x (T, K); weight (N, K) in the site's storage, `turned` its W^T; the result (T, N).
 
     **Rounds:** x as the option `activations` says, then to the storage; then as `reduce.matmul`. A bias is added to the
     accumulator, in its format, before the rounding to the output; to an exact accumulator it is one more term.
@@ -54,12 +62,12 @@ def linear(x: Array, weight: Array, spec: SiteSpec, *, bias: Array | None = None
     scaled, lost = as_scaled(x, spec.options["activations"])
     entered = entered_values(scaled, layer.spec)
     init = bias if layer.spec.precision.acc.format is None else None
-    stages = product(entered, weight.T, layer.spec, init=init, crew=crew)
+    stages = product(entered, turned or weight.T, layer.spec, init=init, crew=crew)
     return _taps_of(layer, entered, stages, lost)
 
 
-def linears(x: Array, layers: Sequence[Layer], *, whole: Array | None = None, crew: Crew = ALONE) -> list[Taps]:
-    """Several layers of one input, as `linear` makes each of them. `whole`: their weights, where they are one array."""
+def linears(x: Array, layers: Sequence[Layer], *, turned: SideBySide | None = None, crew: Crew = ALONE) -> list[Taps]:
+    """Several layers of one input, as `linear` makes each of them. `turned`: their weights W^T."""
     shaped = [layer._replace(spec=_shaped(layer.weight, layer.spec, x)) for layer in layers]
     takes = {(layer.spec.options["activations"], layer.spec.storage, *layer.spec.precision.rules("storage").values())
              for layer in shaped}  # fmt: skip
@@ -67,7 +75,7 @@ def linears(x: Array, layers: Sequence[Layer], *, whole: Array | None = None, cr
         return [linear(x, layer.weight, layer.spec, bias=layer.bias, crew=crew) for layer in layers]
     scaled, lost = as_scaled(x, shaped[0].spec.options["activations"])
     entered = entered_values(scaled, shaped[0].spec)
-    weights = SideBySide(tuple(layer.weight.T for layer in shaped), None if whole is None else whole.T)
+    weights = turned or SideBySide(tuple(layer.weight.T for layer in shaped))
     made = products(entered, weights, [layer.spec for layer in shaped], crew=crew)
     return [_taps_of(layer, entered, stages, lost) for layer, stages in zip(shaped, made, strict=True)]
 

@@ -174,8 +174,9 @@ class _Pass(NamedTuple):
 
     def product(self, site: str, x: Array, name: str, *, divisor: float = 1.0) -> Taps:
         """The taps of `dense`."""
-        (weight, bias), spec = self.store.linear(site, name), self.recipe.at(site)
-        taps = blocks.linear(x, weight, spec, bias=bias, crew=self.crew)
+        ((weight, bias),), turned = self.store.linears(((site, name),))
+        spec = self.recipe.at(site)
+        taps = blocks.linear(x, weight, spec, bias=bias, turned=turned, crew=self.crew)
         return taps if divisor == 1 else blocks.divided(taps, divisor, spec)
 
     def denses(self, named: Named, x: Array) -> list[Array]:
@@ -184,7 +185,7 @@ class _Pass(NamedTuple):
         layers = [
             blocks.Layer(weight, at(site), bias) for (site, _), (weight, bias) in zip(named, stored.layers, strict=True)
         ]
-        taps = blocks.linears(x, layers, whole=stored.whole, crew=self.crew)
+        taps = blocks.linears(x, layers, turned=stored.turned, crew=self.crew)
         return [self.see(site, each) for (site, _), each in zip(named, taps, strict=True)]
 
     def norm(self, site: str, x: Stream, name: str) -> Array:

@@ -14,7 +14,7 @@ from softfloat_llm.site_specs import SiteSpec
 
 
 def product(
-    a: Array, b: Array, spec: SiteSpec, *, share: int = 1, init: Array | None = None, crew: Crew = ALONE
+    a: Array, b: Array | SideBySide, spec: SiteSpec, *, share: int = 1, init: Array | None = None, crew: Crew = ALONE
 ) -> reduce.Stages:
     """a (M * share, K) times b (K, N) by a `shaped` spec, in whose rules `share` rows of a count as one.
 
@@ -28,7 +28,8 @@ def product(
     for counted, columns, at in pieces:
         rows = slice(counted.start * share, counted.stop * share)
         here = None if start is None else start[rows, columns]
-        stages = reduce.matmul_stages(a[rows], b[:, columns], at, init=here, crew=crew)
+        right = b.columns(columns) if isinstance(b, SideBySide) else b[:, columns]
+        stages = reduce.matmul_stages(a[rows], right, at, init=here, crew=crew)
         if not whole:
             whole = [np.empty((a.shape[0], b.shape[1]), stage.dtype) for stage in stages]
         for target, stage in zip(whole, stages, strict=True):

@@ -20,9 +20,11 @@ from softfloat_llm.llama.taps import as_scaled, stored
 from softfloat_llm.llama.weights import Weights
 from softfloat_llm.numerics.extents import unchanging
 from softfloat_llm.numerics.formats import Array, Format, format_of
+from softfloat_llm.numerics.kernels import strips_of
 from softfloat_llm.numerics.mapped import give_back
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.scaled import Counts
+from softfloat_llm.numerics.side_by_side import SideBySide
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec
 
@@ -39,8 +41,19 @@ class Linears(NamedTuple):
 
     layers: tuple[tuple[Array, Array | None], ...]
     """The weight (N, K) and bias (N,), or None, of each."""
-    whole: Array | None = None
-    """All their weights, one under the other, where they lie so."""
+    turned: SideBySide | None = None
+    """All their weights W^T, side by side as a product takes them, where they are kept so."""
+
+
+class _Kept(NamedTuple):
+    """Tensors in storage, as they are kept: each, and those of matrices turned, side by side."""
+
+    each: list[Array]
+    turned: SideBySide
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self.turned.filled())
 
 
 class StoredWeights:
@@ -54,7 +67,7 @@ class StoredWeights:
     def __init__(self, weights: Weights, recipe: Recipe) -> None:
         self.weights, self.recipe, self.config = weights, recipe, weights.config
         self.lost: dict[str, Counts] = {}
-        self._kept: dict[tuple[_Key, ...], Array] = {}
+        self._kept: dict[tuple[_Key, ...], _Kept] = {}
         self._settled: dict[Named, Linears] = {}
         self._bytes, self._asked = 0, Counter[str]()
 
@@ -85,9 +98,9 @@ class StoredWeights:
         if named in self._settled:
             return self._settled[named]
         biases = [self._bias(site, name) for site, name in named]
-        weights, whole = self._together([self._wanted(site, name) for site, name in named])
-        found = Linears(tuple(zip(weights, biases, strict=True)), whole)
-        if whole is not None and all(bias is None for bias in biases):
+        weights, turned = self._together([self._wanted(site, name) for site, name in named])
+        found = Linears(tuple(zip(weights, biases, strict=True)), turned)
+        if turned is not None and all(bias is None for bias in biases):
             self._settled[named] = found
         return found
 
@@ -103,8 +116,8 @@ class StoredWeights:
         (stored,), _ = self._together([_Wanted(f"{name}.bias", bias, self.recipe.at(site), "plain")])
         return stored
 
-    def _together(self, wanted: Sequence[_Wanted]) -> tuple[list[Array], Array | None]:
-        """Tensors of one kind in storage; and all as one, where that is kept."""
+    def _together(self, wanted: Sequence[_Wanted]) -> tuple[list[Array], SideBySide | None]:
+        """Tensors of one kind in storage; and all as a product takes them, where they are kept so."""
         if len({(each.is_plain, each.tensor.shape[1:], each.tensor.dtype, each.spec.storage) for each in wanted}) > 1:
             return [self._together([each])[0][0] for each in wanted], None
         key = tuple(each.key for each in wanted)
@@ -114,10 +127,9 @@ class StoredWeights:
             stored = [each.tensor if each.is_plain else self._rounded(each) for each in wanted]
             if self._bytes + sum(each.nbytes for each in stored) > _KEPT:
                 return stored, None
-            self._kept[key] = unchanging(_turned(stored))
+            self._kept[key] = _in_strips(stored[0]) if wanted[0].is_plain and len(wanted) == 1 else _as_one(stored)
             self._bytes += self._kept[key].nbytes
-        bounds = accumulate((len(each.tensor) for each in wanted), initial=0)
-        return [self._kept[key][start:stop] for start, stop in pairwise(bounds)], self._kept[key]
+        return self._kept[key]
 
     def _is_worth_keeping(self, wanted: Sequence[_Wanted]) -> bool:
         """True for matrices that need no rounding, when they are asked for again, unless the checkpoint is large."""
@@ -159,6 +171,22 @@ class _Wanted(NamedTuple):
 def _holds(storage: Format, dtype: np.dtype[Any]) -> bool:
     """True where every value of a tensor's format is one of the storage format."""
     return format_of(dtype).is_subset_of(storage)
+
+
+def _as_one(stored: Sequence[Array]) -> _Kept:
+    """Tensors in one array, whose rows are theirs."""
+    whole = unchanging(_turned(stored))
+    bounds = accumulate(map(len, stored), initial=0)
+    each = [whole[start:stop] for start, stop in pairwise(bounds)]
+    return _Kept(each, SideBySide(tuple(part.T for part in each), whole.T))
+
+
+def _in_strips(tensor: Array) -> _Kept:
+    """A tensor that lies as it is stored in a checkpoint: of a wide matrix each tile in one piece of memory."""
+    strips = list(strips_of(*tensor.T.shape))
+    if len(strips) == 1:
+        return _as_one([tensor])
+    return _Kept([tensor], SideBySide(tuple(unchanging(_turned([tensor[strip]])).T for strip in strips)))
 
 
 def _turned(weights: Sequence[Array]) -> Array:

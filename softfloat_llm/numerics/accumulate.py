@@ -311,8 +311,8 @@ def _native_sum(terms: Array, at: Precision) -> Array:
 @lru_cache(maxsize=256)
 def enters_in_turn(order: Order, n: int) -> bool:
     """True where n terms, at least one, enter one accumulator from the first to the last."""
-    (name, _), *rest = order.tree(n).program()
-    return name == "init" and [(step, list(ks)) for step, ks in rest] == [("enter", list(range(n)))] and n > 0
+    program = order.tree(n).program()
+    return [name for name, _ in program] == ["init", "enter"] and list(program[1][1]) == list(range(n))
 
 
 def exact_sum(terms: Float64Array, at: Precision) -> Float64Array:

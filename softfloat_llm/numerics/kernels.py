@@ -82,7 +82,7 @@ def matmul(
     shares_loops = is_compiled(path, backend)
     job = _Job(a, b, at, init, out, path, kit, shares_loops, workers if shares_loops else 1, Stored(b.filled()))
     tiled_for = 1 if shares_loops else workers
-    share(lambda part: _run_columns(job, part), list(_ranges(b.shape[1], _columns(job, tiled_for))), tiled_for)
+    share(lambda part: _run_columns(job, part), list(_tiles(b, _columns(job, tiled_for))), tiled_for)
     return out
 
 
@@ -156,10 +156,30 @@ def _columns(job: _Job, workers: int) -> int:
     """How many columns of b a tile takes, in equal parts of b, at least one a worker: about _TILE accumulators, or as
     many as fit where all terms enter in one loop (`native`, and compiled ones)."""
     (rows, k), n = job.a.shape, job.b.shape[1]
-    wanted = max(256, _WIDENED // (max(1, k) * _carrier(job.at).itemsize))
+    wanted = _most_columns(k, _carrier(job.at))
     if job.path != "native" and not job.is_compiled:
         wanted = max(64, min(wanted, _TILE // max(1, min(rows, _ROWS))))
     return _in_equal_parts(n, wanted, at_least=min(workers, n // 64))
+
+
+def _tiles(b: SideBySide, size: int) -> Iterator[slice]:
+    """Columns of b, about so many at a time: those of a part by themselves where it has as many."""
+    widths = [part.shape[1] for part in b.parts]
+    if b.whole is not None or 2 * min(widths) < size:
+        yield from _ranges(b.shape[1], size)
+        return
+    for (columns, _), width in zip(b.places(), widths, strict=True):
+        for part in _ranges(width, _in_equal_parts(width, size)):
+            yield slice(columns.start + part.start, columns.start + part.stop)
+
+
+def strips_of(k: int, n: int) -> Iterator[slice]:
+    """The columns of the tiles of a matrix (K, N) whose terms enter in one loop: one that comes again can lie so."""
+    return _ranges(n, _in_equal_parts(n, _most_columns(k, np.dtype(np.float32))))
+
+
+def _most_columns(k: int, dtype: np.dtype[Any]) -> int:
+    return max(256, _WIDENED // (max(1, k) * dtype.itemsize))
 
 
 def _in_equal_parts(n: int, wanted: int, at_least: int = 1) -> int:

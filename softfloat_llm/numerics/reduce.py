@@ -126,12 +126,17 @@ def square_stages(x: Array, at: Precision) -> Stages:
 
 
 def matmul_stages(
-    a: npt.ArrayLike, b: npt.ArrayLike, at: PrecisionLike, *, init: npt.ArrayLike | None = None, crew: Crew = ALONE
+    a: npt.ArrayLike,
+    b: npt.ArrayLike | SideBySide,
+    at: PrecisionLike,
+    *,
+    init: npt.ArrayLike | None = None,
+    crew: Crew = ALONE,
 ) -> Stages:
     """`matmul`, with the accumulator before the output rounding."""
     at = precision_of(at)
-    a, b = np.asarray(a), np.asarray(b)
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+    a, b = np.asarray(a), b if isinstance(b, SideBySide) else np.asarray(b)
+    if a.ndim != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         raise PrecisionError(f"matmul takes a (M, K) and b (K, N): a has {a.shape}, b has {b.shape}.")
     start = _start(init, (a.shape[0], b.shape[1]), at)
     acc = crew.matmul(a, b, at, init=start)

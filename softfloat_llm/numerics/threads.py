@@ -16,6 +16,9 @@ def share(work: Callable[[P], None], parts: Sequence[P], threads: int) -> None:
 
     Raises what one raised, when all have ended: none goes on behind the caller's back.
     """
+    if threads <= 1 or len(parts) <= 1:
+        _do(work, parts)
+        return
     mine, *theirs = (parts[first::threads] for first in range(max(1, min(threads, len(parts)))))
     futures = [_pool(threads - 1, os.getpid()).submit(_do, work, some) for some in theirs]
     try:
