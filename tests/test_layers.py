@@ -45,10 +45,11 @@ SIDEWAYS = {
 NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "stochastic", "rounding", "ulps", "ops", "elementwise", "enclosures", "approximations",
-    "special_values", "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees", "adders", "mkl_orders", "orders",
-    "precision", "fused", "extents", "operands", "accumulate", "partials", "scaled", "side_by_side", "threads",
-    "einsum_loops", "tiles", "underflow_rounding", "steps", "narrow_steps", "masked_steps", "paths", "small_products",
-    "exact_products", "compiled_loops", "compiled", "kernels", "mapped", "workers", "crew", "reduce",
+    "special_values", "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees", "adders",
+    "mkl_orders", "orders", "precision", "fused", "extents", "operands", "accumulate", "partials", "scaled",
+    "side_by_side", "threads", "einsum_loops", "tiles", "underflow_rounding", "steps", "narrow_steps",
+    "masked_steps", "paths", "small_products", "exact_products", "compiled_loops", "compiled", "kernels", "mapped",
+    "workers", "crew", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

@@ -312,7 +312,8 @@ def _native_sum(terms: Array, at: Precision) -> Array:
 def enters_in_turn(order: Order, n: int) -> bool:
     """True where n terms, at least one, enter one accumulator from the first to the last."""
     program = order.tree(n).program()
-    return [name for name, _ in program] == ["init", "enter"] and list(program[1][1]) == list(range(n))
+    is_chain = n > 0 and [name for name, _ in program] == ["init", "enter"]
+    return is_chain and list(program[1][1]) == list(range(n))
 
 
 def exact_sum(terms: Float64Array, at: Precision) -> Float64Array:

@@ -46,6 +46,17 @@ def test_a_rotation_is_its_scalar_twin(fmt, form, pairs):
     assert_same(got, want)
 
 
+@pytest.mark.parametrize("recipe", ["bf16", "f16", "f32", "bf16,*.rounding=toward_negative", "f16,*.subnormals=ftz"])
+@pytest.mark.parametrize("pairs", ["half-split", "interleaved"])
+def test_a_rotation_of_both_elements_at_once_is_that_of_each(recipe, pairs):
+    spec = at(f"{recipe},attn.rope.pairs={pairs}", "attn.rope")
+    halves = [np.asarray(drawn((4, 3, 5), spec.storage, 20 + i, 2.0**-9), np.float64) for i in range(2)]
+    halves[0][0, 0], halves[1][1, :, :2] = [np.inf, -np.inf, np.nan, 0.0, -0.0], -0.0
+    table = [np.asarray(drawn((4, 1, 5), spec.storage, 30 + i, 2.0**-9), np.float64) for i in range(2)]
+    once, each = (made(*halves, *table, spec) for made in (attention._rotated_at_once, attention._rotated))
+    assert once.tobytes() == each.tobytes()
+
+
 def test_a_rotation_with_an_f32_table_rounds_once_to_bf16():
     x, table = drawn((2, 1, 4), "bf16", 12), drawn((2, 4), "f32", 13)
     spec = at("bf16,rope.table=f32,attn.rope.form=once", "attn.rope")

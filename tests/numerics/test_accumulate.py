@@ -11,11 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softfloat_llm.numerics import reduce
-from softfloat_llm.numerics.accumulate import NativeF32, arithmetic_of, follow, native_squares
+from softfloat_llm.numerics.accumulate import (
+    NativeF32,
+    arithmetic_of,
+    enters_in_turn,
+    follow,
+    native_squares,
+    native_sum,
+)
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import format_of
 from softfloat_llm.numerics.precision import precision_of
-from softfloat_llm.numerics.rounding import MODES, round_to
+from softfloat_llm.numerics.rounding import MODES, round_to, widen
 from tests.oracle import ExactMachine, add_up, assert_same, joined, kahan_sum, neumaier_sum
 
 COMPENSATED = {"kahan": kahan_sum, "neumaier": neumaier_sum}
@@ -220,3 +227,19 @@ def test_squares_in_float32_are_a_dot_product_with_itself(fmt, order):
 def test_other_squares_are_not_for_float32(words):
     keys = {"storage": "bf16", "product": "f32"} | dict([words.split("=")])
     assert native_squares(round_to(np.ones((2, 3)), "bf16"), precision_of(keys)) is None
+
+
+@pytest.mark.parametrize("order", ["seq", "reverse", "pairwise", "lanes:4"])
+def test_native_sums_are_those_of_the_program(order):
+    """One after another too, where a state of +0 is not added first: -0 alone sums to +0."""
+    at = precision_of(f"storage=f32,acc=f32,order={order}")
+    x = np.random.default_rng(3).standard_normal((3, 2, 37)).astype(np.float32)
+    x[0], x[1, 0], x[2, 0, 5] = -0.0, 0.0, np.nan
+    found = native_sum(x, at)
+    for row, total in zip(x.reshape(6, -1), found.reshape(-1), strict=True):
+        expected = follow(at.order.tree(37).program(), widen(row).__getitem__, arithmetic_of(at.acc, at), (), None)
+        assert np.float32(expected).tobytes() == total.tobytes() or (np.isnan(expected) and np.isnan(total))
+    assert native_sum(widen(x), at) is None
+    assert native_sum(x, precision_of("storage=f32,acc=f32,rounding=toward_zero")) is None
+    assert enters_in_turn(at.order, 37) == (order == "seq")
+    assert not enters_in_turn(at.order, 0)

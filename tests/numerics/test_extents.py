@@ -13,6 +13,7 @@ from softfloat_llm.numerics.extents import (
     extent_of,
     extremes,
     is_all_finite,
+    is_below,
     spread,
     unchanging,
 )
@@ -132,3 +133,16 @@ def test_one_value_that_is_not_finite_is_found_among_the_largest_ones(dtype):
         values[2, 49] = bad
         assert not is_all_finite(values)
         assert not is_all_finite(values.T)
+
+
+@pytest.mark.parametrize("limit", [65504.0, 3.39e38, 1.0])
+def test_what_is_known_to_be_below_a_limit_is(limit):
+    """Each element is tried at the largest float32 that the answer lets through, and above; NaN and infinities too."""
+    for size in (1, 7, 400):
+        for value in (0.0, limit * 0.999, limit, -limit, limit * 1.001, np.inf, -np.inf, np.nan):
+            x = np.zeros(size, np.float32)
+            x[size // 2] = value
+            if is_below(x, limit):
+                assert abs(x[size // 2]) < limit
+    assert is_below(np.full((2, 3), 0.01, np.float32), limit)
+    assert not is_below(np.zeros(3), limit)

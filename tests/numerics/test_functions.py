@@ -17,7 +17,7 @@ import pytest
 
 from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import functions
-from softfloat_llm.numerics.formats import bf16
+from softfloat_llm.numerics.formats import bf16, f32
 from softfloat_llm.numerics.rounding import MODES
 
 ONE_ARGUMENT = ("exp", "log", "rsqrt", "sin", "cos", "tanh", "sigmoid")
@@ -163,3 +163,16 @@ def test_simd_dispatch_changes_no_bit():
     if not present:
         pytest.skip("this NumPy or CPU has no SIMD dispatch beyond the baseline")
     assert fresh_process() == fresh_process(NPY_DISABLE_CPU_FEATURES=" ".join(present))
+
+
+def test_few_reciprocal_roots_one_by_one_are_those_of_many():
+    """And what one by one does not decide, or is special, is left to the way of many."""
+    rng = np.random.default_rng(5)
+    usual = np.ldexp(1 + rng.random(4000), rng.integers(-150, 128, 4000)).astype(np.float32).astype(np.float64)
+    special = [0.0, -0.0, np.inf, -1.0, np.nan, 2.0**-1074, 2.0**900, 0.25, 2.0**-149, float(np.float32(3.4e38))]
+    hard = 1 / (1 + 2.0**-24 * np.arange(1, 200, 2)) ** 2  # whose roots lie next to the middle of two results
+    x = np.concatenate([usual, special, hard])
+    many = functions.rsqrt_wide(x, f32)
+    few = np.concatenate([functions.rsqrt_wide(part, f32) for part in np.array_split(x, len(x) // 4)])
+    assert few.tobytes() == many.tobytes()
+    assert functions.rsqrt_wide(np.array([[0.25]]), f32).shape == (1, 1)

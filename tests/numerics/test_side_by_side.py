@@ -67,3 +67,30 @@ def test_joined_blocks_keep_their_values_and_their_layout(dtypes, order):
     whole = joined(blocks)
     assert np.array_equal(whole, np.concatenate(blocks, axis=1))
     assert whole.flags.c_contiguous == (order == "C")
+
+
+@pytest.mark.parametrize("backend", kernels.BACKENDS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_parts_that_lie_in_one_array_have_the_bits_of_parts_that_do_not(text, backend):
+    if backend == "numba":
+        pytest.importorskip("numba")
+    at = precision_of(f"storage={text}")
+    a, parts = made(at.storage)
+    lying = np.concatenate(parts, axis=1)
+    views = (lying[:, :70], lying[:, 70:73], lying[:, 73:])
+    one = SideBySide(views, lying)
+    assert one.shape == (40, 203)
+    assert one.columns(slice(60, 80)).filled()[0].base is lying
+    found = kernels.matmul(a, one, at, backend=backend)
+    assert np.array_equal(found, kernels.matmul(a, SideBySide(tuple(parts)), at, backend=backend))
+
+
+def test_wide_parts_are_cut_by_themselves(monkeypatch):
+    """Strips that lie as tiles take them are not joined."""
+    at = precision_of("storage=bf16,acc=f32")
+    a, parts = made(at.storage, (600, 500, 601))
+    expected = kernels.matmul(a, np.concatenate(parts, axis=1), at)
+    monkeypatch.setattr(kernels, "_WIDENED", 256 * 40 * 4)
+    monkeypatch.setattr(kernels, "joined", None)
+    assert np.array_equal(kernels.matmul(a, SideBySide(tuple(parts)), at), expected)
+    assert [strip.stop - strip.start for strip in kernels.strips_of(40, 700)] == [234, 234, 232]
