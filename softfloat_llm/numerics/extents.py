@@ -146,18 +146,19 @@ def is_all_finite(x: Array) -> bool:
     return bool(np.isfinite(x).all())
 
 
-_LARGEST_SQUARE = 2.0**126  # of a float32: its root squared
+_LARGEST_SQUARE = 2.0**126  # in the range of float32
 
 
 def is_below(x: Array, limit: float) -> bool:
     """True only where all magnitudes in x (...) are known to be below a limit; False says nothing.
 
-    In one pass, where x is float32: no square is more than the sum of all squares, in whatever order those are added,
-    as rounding never makes a larger number smaller than a smaller one; a NaN makes that sum NaN.
+    In one pass, where x is float32: the sum of all squares, in whatever order they are added, is no less than the
+    rounded square of any, as rounding never puts a larger number below a smaller one; a NaN makes it NaN. The square of
+    the limit is therefore rounded as they are.
     """
     if x.dtype != np.float32:
         return False
-    return bool(np.vdot(x, x) < min(limit * limit, _LARGEST_SQUARE))
+    return bool(np.vdot(x, x) < np.float32(min(limit * limit, _LARGEST_SQUARE)))
 
 
 def extent_of(block: Array) -> Extent:
