@@ -30,9 +30,11 @@ from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
 from softfloat_llm.numerics.workers import Found, Question, Worker
 
 LEAST = 1 << 18
-"""Multiplications below which a matrix product is made alone: with processes, one of NumPy's steps takes some 0.6 ms
-then, of which sending it away takes 0.1. Threads that share a compiled loop are worth it from `_OF_LOOPS` times as many
-on, and those that have tiles of their own, of whom only one at a time runs Python, from `_OF_THREADS` times as many."""
+"""Multiplications below which a matrix product is made alone: half of NumPy's steps of a narrow accumulator then take a
+tenth of a millisecond less than all, and to ask a process and to hear its answer takes that. Worth it are from so many
+times as many on: processes to which the matrix is sent, `_OF_SENT`; threads that share a compiled loop, `_OF_LOOPS`;
+threads that have tiles of their own, of whom only one at a time runs Python, `_OF_THREADS`."""
+_OF_SENT = 2
 _OF_LOOPS = 4
 _OF_THREADS = 32  # benchmarks/bench_growth.py, workers
 _ROWS = 16
@@ -82,7 +84,7 @@ class Crew:
             enough = (_OF_LOOPS if is_compiled else _OF_THREADS) * self._least
             workers = self.workers if products >= enough else 1
             return kernels.matmul(a, b, at, init=init, workers=workers, backend=self.backend)
-        if self._lender is not None and len(a) < _ROWS:
+        if self._lender is not None and (len(a) < _ROWS or products < _OF_SENT * self._least):
             return kernels.matmul(a, b, at, init=init)
         with self._turn:
             return self._by_processes(a, b, at, init)
