@@ -26,9 +26,9 @@ from softfloat_llm.numerics.mapped import Mapped
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.side_by_side import SideBySide
 
-_AWAKE = 0.002
+_AWAKE = 0.005
 """Seconds that one who waits looks out for what is to come before it sleeps: longer than what lies between two products
-of a layer (SmolLM2, 5 tokens: 0.8 ms), and no load on an idle machine."""
+of a layer (SmolLM2, 5 tokens: 0.8 ms, and 3 where attention does), and soon at an end where nothing comes."""
 _LARGE = (1 << 25) - (1 << 13)  # bytes: what glibc keeps at most, with room for what it adds
 _ROOM = 1 << 20  # bytes of a pipe: an unprivileged process's most under Linux
 
