@@ -21,6 +21,7 @@ from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, f64
 from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import EXPONENT_MASK
+from softfloat_llm.numerics.stored_rows import StoredRows
 
 SIGN_MASK = np.int64(-1 << 63)  # of float64
 
@@ -143,13 +144,31 @@ class Products:
     """
 
     def __init__(
-        self, left: Operands, right: Operands, at: Precision, depth: int, dtype: np.dtype[Any], threads: int = 1
+        self,
+        left: Operands,
+        right: Operands | StoredRows,
+        at: Precision,
+        depth: int,
+        dtype: np.dtype[Any],
+        threads: int = 1,
     ) -> None:
         self.sides, self.at, self.dtype, self.depth, self.threads = (left, right), at, dtype, depth, threads
-        self.left, self.right = left.wide, right.wide
-        self._shape = (depth, self.left.shape[1], self.right.shape[1])
+        self.left = left.wide
+        self.shape = self.left.shape[1], right.shape[1]
+        """Of the accumulators (M, n)."""
+        self._shape = (depth, *self.shape)
         self.last_term: Array = self.left[:0]
         """The last of the `scaled` terms so far."""
+
+    @property
+    def right(self) -> Array:
+        """All of it, wide. The fast forms ask for rows."""
+        return self.sides[1].wide
+
+    def operands(self, ks: slice | npt.NDArray[np.intp]) -> tuple[Array, Array]:
+        """Some rows of both, (count, M) and (count, n), wide."""
+        right = self.sides[1]
+        return self.left[ks], right[ks].wide if isinstance(right, StoredRows) else right.wide[ks]
 
     @cached_property
     def spread(self) -> Spread:
@@ -162,7 +181,11 @@ class Products:
 
     @cached_property
     def _wide_right(self) -> Array:
-        return aligned((self.depth, self.right.shape[1]), self.dtype)
+        return aligned((self.depth, self.shape[1]), self.dtype)
+
+    @cached_property
+    def _words(self) -> npt.NDArray[np.int32]:
+        return aligned((self.depth, self.shape[1]), np.int32)
 
     @cached_property
     def _block(self) -> Array:
@@ -187,7 +210,7 @@ class Products:
 
         `is_bounded`: no product can round beyond the largest value of the product's format.
         """
-        block = self._multiplied(self._wide_left[piece.ks, :, None], self.right[piece.ks])
+        block = self._multiplied(self._wide_left[piece.ks, :, None], self._right_rows(piece.ks))
         if self._rounder is None:
             return block
         rounded = self._room[: piece.length]
@@ -200,7 +223,7 @@ class Products:
 
     def _scaled_blocks(self, piece: Piece, scale: Scale) -> Iterator[list[Float64Array]]:
         left = (self._wide_left[piece.ks] * in_turn(scale.factors, 0, piece.length))[..., None]
-        right = self.right[piece.ks]
+        right = self._right_rows(piece.ks)
         for first in range(0, piece.length, self.depth):
             here = slice(first, first + self.depth)
             block = self._multiplied(left[here], right[here])
@@ -209,19 +232,30 @@ class Products:
             self.last_term = self._rows[len(block) - 1]
             yield self._rows[: len(block)]
 
-    def _multiplied(self, left: Array, right: Array) -> Array:
+    def _right_rows(self, ks: slice | npt.NDArray[np.intp]) -> Array | StoredRows:
+        right = self.sides[1]
+        return right[ks] if isinstance(right, StoredRows) else right.wide[ks]
+
+    def _multiplied(self, left: Array, right: Array | StoredRows) -> Array:
         """left (count, M, 1) times right (count, n)."""
         block: Array = self._block[: len(left)]
-        if right.dtype != self.dtype:
-            np.copyto(self._wide_right[: len(left)], right)
-            right = self._wide_right[: len(left)]
-        np.multiply(left, right[:, None], block)
+        np.multiply(left, self._widened(right, len(left))[:, None], block)
         return block
+
+    def _widened(self, right: Array | StoredRows, count: int) -> Array:
+        """Rows (count, n) in this dtype."""
+        if isinstance(right, StoredRows):
+            right.widen(self._wide_right[:count], self._words[:count])
+        elif right.dtype == self.dtype:
+            return right
+        else:
+            np.copyto(self._wide_right[:count], right)
+        return self._wide_right[:count]
 
     def wide(self, k: int) -> Float64Array:
         """Term k (M, n) by the evident form, in float64."""
-        left, right = self.left[k].astype(np.float64), self.right[k].astype(np.float64)
-        return rounded_product(left[:, None], right, self.at)
+        left, right = self.operands(slice(k, k + 1))
+        return rounded_product(left[0, :, None].astype(np.float64), right[0].astype(np.float64), self.at)
 
 
 def is_native(product: Format, dtype: np.dtype[Any]) -> bool:
