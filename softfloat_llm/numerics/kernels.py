@@ -19,6 +19,7 @@ from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
 from softfloat_llm.numerics.extents import Operands, Stored, extremes
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
 from softfloat_llm.numerics.masked_steps import Masked
+from softfloat_llm.numerics.narrow_in_float32 import steps_in_float32
 from softfloat_llm.numerics.narrow_steps import Narrow
 from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
@@ -254,7 +255,7 @@ def _numpy_steps(products: Products, at: Precision, path: Path, start: Float64Ar
             return Native(products, at, exact_in_float32(at, bounds) if at.product is None else None)
         case "fused":
             return Fused(products, at, wide_enough(at, bounds))
-    return Narrow(products, at, start)
+    return steps_in_float32(products, at, start) or Narrow(products, at, start)
 
 
 NUMPY = Kit(_numpy_steps, widened)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.numerics.extents import Stored
-from softfloat_llm.numerics.formats import Array, Float64Array, bf16, f16
+from softfloat_llm.numerics.formats import Array, bf16, f16
 from softfloat_llm.numerics.operands import from_spread_f16, needs_check, widened
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.side_by_side import joined
@@ -48,8 +48,8 @@ class StoredRows:
     def __getitem__(self, ks: Rows) -> Self:
         return type(self)(tuple(block[ks] for block in self._blocks), self.stored)
 
-    def widen(self, out: Float64Array, words: npt.NDArray[np.int32]) -> None:
-        """out (K, n) = the values, exactly. words: room of the same shape."""
+    def widen(self, out: Array, words: npt.NDArray[np.int32]) -> None:
+        """out (K, n), float64 or float32, = the values, exactly. words: room of the same shape."""
         if self._blocks[0].dtype == bf16.dtype:
             for block, columns in zip(self._blocks, self._columns, strict=True):
                 np.copyto(out[:, columns], block)

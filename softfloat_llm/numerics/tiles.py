@@ -73,8 +73,26 @@ class Piece(NamedTuple):
         return x[self.ks]
 
 
+class _Words(NamedTuple):
+    """A carrier's words, and what is in them."""
+
+    dtype: np.dtype[Any]
+    exponent: np.integer[Any]
+    sign: np.integer[Any]
+    digits: int
+    emax: int
+
+
+_WORDS = {
+    f64.dtype: _Words(np.dtype(np.int64), np.int64(EXPONENT_MASK), SIGN_MASK, 53, 1023),
+    f32.dtype: _Words(np.dtype(np.int32), np.int32(0x7F80_0000), np.int32(-1 << 31), 24, 127),
+}
+
+
 class Rounder:
     """Rounds float64 arrays to a format of at most 25 bits, ties to even, subnormals kept, beyond the range infinite.
+
+    Or float32 arrays of numbers below 2^100 to one of at most 12 bits, with float32's 24 in place of 53.
 
     With q = max(2^floor(log2 |t|), smallest normal) * 1.5 * 2^(53 - p), the sum t + q lies in q's binade (|t| is less
     than a third of q), where float64's spacing is the ulp of t in the format, or the subnormals' step: adding q rounds
@@ -88,21 +106,25 @@ class Rounder:
     Source: Higham and Pranesh, Simulating Low Precision Floating-Point Arithmetic (2019), for the idea of the constant.
     """
 
-    def __init__(self, fmt: Format, shape: tuple[int, ...]) -> None:
-        self._q = aligned(shape)
-        self._q_bits = self._q.view(np.int64)
-        # positive floats are ordered as their words, of which NumPy 2.0 to 2.4 take the maximum in half the time; whole
-        # rows, as with a scalar it takes three times as long
-        self._lowest = np.full(shape[-1], fmt.smallest_normal).view(np.int64)
-        self._highest = np.full(shape[-1], 2.0**fmt.emax).view(np.int64)
-        self._factor = 1.5 * 2.0 ** (53 - fmt.precision)
-        self._to_brink = 2.0 ** (1023 - fmt.emax)
+    def __init__(self, fmt: Format, shape: tuple[int, ...], dtype: np.dtype[Any] = f64.dtype) -> None:
+        self._words = _WORDS[dtype]
+        self._q = aligned(shape, dtype)
+        self._q_bits = self._q.view(self._words.dtype)
+        # positive floats are ordered as their words, of which NumPy 2.0 to 2.4 take the maximum in half the time; of
+        # a tile's shape, as with a row it takes up to twice as long, and with a scalar three times
+        self._lowest = np.full(shape[-2:], fmt.smallest_normal, dtype).view(self._words.dtype)
+        self._highest = np.full(shape[-1], 2.0**fmt.emax, dtype).view(self._words.dtype)
+        self._factor = np.array(1.5 * 2.0 ** (self._words.digits - fmt.precision), dtype)
+        self._to_brink = 2.0 ** (self._words.emax - fmt.emax)
 
-    def round(self, t: Float64Array, out: Float64Array, *, is_bounded: bool = False) -> None:
-        """out = R(t). t and out: distinct contiguous arrays of the shape, or of fewer of its leading rows."""
-        q, q_bits, t_bits = self._q[: len(t)], self._q_bits[: len(t)], t.view(np.int64)
-        np.bitwise_and(t_bits, EXPONENT_MASK, out=q_bits)
-        np.maximum(q_bits, self._lowest, out=q_bits)
+    def round(self, t: Array, out: Array, *, is_bounded: bool = False, keeps_signs: bool = True) -> None:
+        """out = R(t). t and out: distinct contiguous arrays of the shape, or of fewer of its leading rows.
+
+        Without `keeps_signs` what rounds to zero may be +0 where it should be -0.
+        """
+        q, q_bits, t_bits = self._q[: len(t)], self._q_bits[: len(t)], t.view(self._words.dtype)
+        np.bitwise_and(t_bits, self._words.exponent, out=q_bits)
+        np.maximum(q_bits, self._lowest if t.ndim > 2 else self._lowest[: len(t)], out=q_bits)
         if not is_bounded:
             np.minimum(q_bits, self._highest, out=q_bits)
         np.multiply(q, self._factor, out=q)
@@ -111,9 +133,10 @@ class Rounder:
         if not is_bounded:
             np.multiply(out, self._to_brink, out=out)
             np.multiply(out, 1.0 / self._to_brink, out=out)
-        np.bitwise_and(t_bits, SIGN_MASK, out=q_bits)
-        out_bits = out.view(np.int64)
-        np.bitwise_or(out_bits, q_bits, out=out_bits)
+        if keeps_signs:
+            np.bitwise_and(t_bits, self._words.sign, out=q_bits)
+            out_bits = out.view(self._words.dtype)
+            np.bitwise_or(out_bits, q_bits, out=out_bits)
 
 
 def can_round(fmt: Format) -> bool:
@@ -197,24 +220,25 @@ class Products:
         return list(self._block)
 
     @cached_property
-    def _room(self) -> Float64Array:
-        return aligned(self._shape)
+    def _room(self) -> Array:
+        return aligned(self._shape, self.dtype)
 
     @cached_property
     def _rounder(self) -> Rounder | None:
         product = self.at.product
-        return None if product is None or is_native(product, self.dtype) else Rounder(product, self._shape)
+        return None if product is None or is_native(product, self.dtype) else Rounder(product, self._shape, self.dtype)
 
-    def of(self, piece: Piece, *, is_bounded: bool = False) -> Array:
+    def of(self, piece: Piece, *, is_bounded: bool = False, keeps_signs: bool = True) -> Array:
         """The terms of a piece (count, M, n). Good until the next call.
 
-        `is_bounded`: no product can round beyond the largest value of the product's format.
+        `is_bounded`: no product can round beyond the largest value of the product's format. Without `keeps_signs` one
+        that rounds to zero may be +0 where it should be -0.
         """
         block = self._multiplied(self._wide_left[piece.ks, :, None], self._right_rows(piece.ks))
         if self._rounder is None:
             return block
         rounded = self._room[: piece.length]
-        self._rounder.round(block, rounded, is_bounded=is_bounded)
+        self._rounder.round(block, rounded, is_bounded=is_bounded, keeps_signs=keeps_signs)
         return rounded
 
     def scaled(self, piece: Piece, scale: Scale) -> Iterable[Float64Array]:
