@@ -48,7 +48,8 @@ IN_NUMERICS = [
     "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees", "adders", "mkl_orders", "orders",
     "precision", "fused", "extents", "operands", "accumulate", "partials", "scaled", "side_by_side", "stored_rows",
     "threads", "einsum_loops", "tiles", "underflow_rounding", "steps", "narrow_steps", "narrow_in_float32",
-    "masked_steps", "paths", "exact_products", "compiled_loops", "compiled", "kernels", "mapped", "crew", "reduce",
+    "masked_steps", "paths", "exact_products", "compiled_loops", "compiled", "kernels", "mapped", "workers", "crew",
+    "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

@@ -12,9 +12,11 @@ import pytest
 
 from softfloat_llm.errors import FormatError, PrecisionError, SoftfloatError
 from softfloat_llm.numerics import kernels
-from softfloat_llm.numerics.crew import ALONE, Crew, _sendable, _Worker
+from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.side_by_side import SideBySide
+from softfloat_llm.numerics.workers import Worker, _sendable
 
 
 def operands(storage, m=3, k=70, n=130):
@@ -129,7 +131,7 @@ def test_after_an_interruption_the_next_answer_is_the_next_questions(monkeypatch
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(_Worker, "receive", interrupted)
+            patch.setattr(Worker, "answer", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 crew.matmul(a, b, at)
         assert crew.matmul(a, other, at).tobytes() == kernels.matmul(a, other, at).tobytes()
@@ -190,13 +192,45 @@ def test_an_error_that_cannot_be_sent_is_told_in_words():
 
 @pytest.mark.parametrize("backend", kernels.BACKENDS)
 @pytest.mark.parametrize("text", [*TEXTS, "storage=bf16,acc=f32"])
-def test_a_crew_for_matrices_that_are_not_kept_has_no_processes_and_the_same_bits(text, backend):
+def test_matrices_that_are_not_kept_are_sent_and_give_the_same_bits(text, backend):
     if backend == "numba":
         pytest.importorskip("numba")
     at = precision_of(text)
-    a, b = operands(at.storage)
+    a, b = operands(at.storage, m=20)
+    init = np.ones((20, 130))
     with Crew(3, backend, least=0) as crew:
-        assert crew.here.here is crew.here
+        assert crew.here.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+        two, whole = SideBySide((b[:, :7], b[:, 7:])), kernels.matmul(a, b, at, init=init)
+        assert crew.here.matmul(a, two, at, init=init).tobytes() == whole.tobytes()
+        assert not crew._files
+        assert crew.here._others is crew._others
+
+
+def test_few_rows_are_not_worth_a_matrix_that_is_sent():
+    at = precision_of("storage=f16,acc=f16")
+    a, b = operands("f16")
+    with Crew(2, least=0) as crew:
         assert crew.here.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
         assert not crew._others
-        assert not crew.here._others
+
+
+def test_a_file_that_has_gone_since_it_was_found_is_an_error_and_the_crew_goes_on(tmp_path):
+    at, path = precision_of("storage=f16,acc=f32+kahan"), tmp_path / "weights"
+    a, b = operands("f16")
+    b.T.tofile(path)
+    mapped = np.memmap(path, np.float16, "r", shape=b.T.shape).T
+    with Crew(2, least=0) as crew:
+        assert crew._map(mapped)
+        path.unlink()
+        with pytest.raises(FileNotFoundError):
+            crew.matmul(a, mapped, at)
+        assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+
+
+def test_workers_that_have_no_core_to_wait_on_sleep(monkeypatch):
+    monkeypatch.setattr("softfloat_llm.numerics.crew._cores", lambda: 1)
+    at = precision_of("storage=f16,acc=f16")
+    a, b = operands("f16")
+    with Crew(2, least=0) as crew:
+        assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+        assert not crew._others[0]._awake

@@ -1,0 +1,172 @@
+"""Processes that matrix products are shared with: how one is started, asked, waited for and ended.
+
+A question and its answer go through pipes, one at a time. What comes again and again, a precision or the place of
+weights, is told once and then goes by its number. Both ends look out for what is to come for a while before they sleep,
+as being woken takes as long as a small product. Start reading at `Worker`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import subprocess
+import sys
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import IO, Any, NamedTuple
+
+from softfloat_llm.errors import SoftfloatError
+from softfloat_llm.numerics import kernels
+from softfloat_llm.numerics.formats import Array, Float64Array
+from softfloat_llm.numerics.mapped import Mapped
+from softfloat_llm.numerics.precision import Precision
+from softfloat_llm.numerics.side_by_side import SideBySide
+
+_AWAKE = 0.002
+"""Seconds that one who waits looks out for what is to come before it sleeps: longer than what lies between two products
+of a layer (SmolLM2, 5 tokens: 0.8 ms), and no load on an idle machine."""
+_ROOM = 1 << 20  # bytes of a pipe: an unprivileged process's most under Linux
+
+
+class Found(NamedTuple):
+    """Some columns of matrices that lie in files, side by side."""
+
+    places: Sequence[Mapped]
+    columns: slice
+
+
+class Question(NamedTuple):
+    """A product: a (M, K) times b (K, N), which is found in files or is sent, from init (M, N) on."""
+
+    a: Array
+    b: Found | SideBySide
+    at: Precision
+    init: Float64Array | None
+
+
+class Worker:
+    """Another Python process that runs `work`, and the two pipes to it. `is_awake`: there is a core for it to wait."""
+
+    def __init__(self, *, is_awake: bool = True) -> None:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self._awake = _AWAKE if is_awake else 0.0
+        words = [sys.executable, "-c", f"from {__name__} import work; work({self._awake})"]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+        )
+        self._numbers: dict[Hashable, int] = {}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        for pipe in (self._process.stdin, self._process.stdout):
+            _make_room(pipe)
+
+    def ask(self, question: Question) -> None:
+        a, b, at, init = question
+        news: list[Hashable] = []
+        sent: Any = b
+        if isinstance(b, Found):
+            sent = [self._number(place, news) for place in b.places], b.columns
+        number = self._number(at, news)
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # `answer` tells that it has ended
+            _put(self._process.stdin, (news, a, sent, number, init))
+
+    def _number(self, thing: Hashable, news: list[Hashable]) -> int:
+        """The number that it goes by; one that has none yet is among the news."""
+        number = self._numbers.get(thing)
+        if number is None:
+            number = self._numbers[thing] = len(self._numbers)
+            news.append(thing)
+        return number
+
+    def answer(self) -> Array:
+        """The product. Raises what it raised, or SoftfloatError where it has ended."""
+        assert self._process.stdout is not None
+        try:
+            _look_out(self._process.stdout, self._awake)
+            answer = pickle.load(self._process.stdout)
+        except (EOFError, pickle.UnpicklingError):
+            self._process.kill()  # of one that has ended, it changes nothing
+            raise SoftfloatError(
+                f"A worker process ended with exit code {self._process.wait()} in the middle of a product."
+                " Try --workers 1."
+            ) from None
+        if isinstance(answer, Exception):
+            raise answer
+        result: Array = answer
+        return result
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.end()
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+def _make_room(pipe: IO[bytes]) -> None:
+    """So that one who writes need not wait for one who reads."""
+    with suppress(ImportError, AttributeError, OSError):  # Linux only, and a user may have all that is allowed
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _ROOM)
+
+
+def _look_out(pipe: IO[bytes], seconds: float) -> None:
+    """Returns when something lies in the pipe, or it has ended; at the latest after so many seconds."""
+    if not seconds or not hasattr(select, "poll"):  # Windows
+        return
+    end, found = perf_counter() + seconds, select.poll()
+    found.register(pipe, select.POLLIN)
+    while not found.poll(0) and perf_counter() < end:
+        pass
+
+
+def _put(pipe: IO[bytes], value: Any) -> None:
+    pickle.dump(value, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+    pipe.flush()
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or where it cannot be sent (or not be made again from what is sent) one that says what it said."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return SoftfloatError(f"A worker process failed: {type(error).__name__}: {error}")
+    return error
+
+
+def work(awake: float) -> None:
+    """A worker's life: products of the columns that it is asked for, until its input ends."""
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    told: list[Any] = []
+    while True:
+        _look_out(source, awake)
+        try:
+            news, *question = pickle.load(source)
+        except EOFError:
+            return
+        told += news
+        try:
+            answer: Any = _product(told, *question)
+        except Exception as error:
+            answer = _sendable(error)
+        _put(target, answer)
+
+
+def _product(told: list[Any], a: Array, b: Any, at: int, init: Float64Array | None) -> Array:
+    """The answer to a question. A file that has been `told` is opened in its place."""
+    if not isinstance(b, SideBySide):
+        numbers, columns = b
+        for number in numbers:
+            if isinstance(told[number], Mapped):
+                told[number] = told[number].open()
+        b = SideBySide(tuple(told[number] for number in numbers)).columns(columns)
+    return kernels.matmul(a, b, told[at], init=init)
