@@ -1,4 +1,4 @@
-"""How the time grows: with T (rows), K and N of one product, with the workers, and with the tokens of a prompt."""
+"""How the time grows: with T (rows), K, N of one product, with workers, with the tokens of a prompt, and with both."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ AXES = {  # letter -> (its values, where the others stay)
 }
 PLACES = {"T": 0, "K": 1, "N": 2}
 PROMPTS = {"smollm2": (1, 5, 10), "tiny": (1, 2, 5, 10, 20, 40, 80)}
+SHARED = {"smollm2": (1, 5, 32, 128), "tiny": (1, 5, 32)}
+SHARED_TOKENS = 64  # of all rounds together, at least one: 128 tokens of SmolLM2 take a worker of NumPy's 20 s
 
 
 def rows(settings: Settings) -> Iterator[Row]:
@@ -39,6 +41,9 @@ def rows(settings: Settings) -> Iterator[Row]:
         for name in list(RECIPES)[:2]:
             for backend in settings.backends:
                 yield from _prompts(model, name, backend, settings)
+    for name in list(RECIPES)[:2]:
+        for backend in settings.backends:
+            yield from _shared(name, backend, settings)
 
 
 def _curve(letter: str, form: Form, backend: str, settings: Settings) -> Iterator[Row]:
@@ -80,3 +85,15 @@ def _prompts(model: str, name: str, backend: str, settings: Settings) -> Iterato
             spent, _, ratio = in_passes(ours.prefill(count), np.float32, settings.rounds)
             what, unit = f"tokens of a prompt: {model}, {name}", "float32 passes a product"
             yield Row("growth", what, ratio / products, unit, backend, seconds=spent, terms=products, x=count)
+
+
+def _shared(name: str, backend: str, settings: Settings) -> Iterator[Row]:
+    """A prefill of so many tokens by one worker, over the time of as many as there are cores."""
+    model, many, unit = settings.model, settings.cores, "times as fast as 1 worker"
+    counts = SHARED[model]
+    with passes(model, RECIPES[name], backend) as one, passes(model, RECIPES[name], backend, many) as several:
+        for count in counts[:2] if settings.is_quick else counts:
+            rounds = max(1, min(settings.rounds, SHARED_TOKENS // count))
+            spent, _, ratio = paired(several.prefill(count), one.prefill(count), rounds, perf_counter)
+            what, terms = f"workers by tokens: {model}, {name}", products_of(model_of(model).config, count)
+            yield Row("growth", what, 1 / ratio, unit, backend, many, seconds=spent, terms=terms, x=count)

@@ -130,14 +130,15 @@ def _subject(row: Row) -> str:
         "K": "terms (K) of [5,K]x[K,1536]",
         "N": "columns (N) of [5,576]x[576,N]",
     }
-    return f"{letter}, {rest.split(',')[0]}" if letter.startswith("tokens") else names.get(letter, letter)
+    return f"{letter}, {rest.split(',')[0]}" if "tokens" in letter else names.get(letter, letter)
 
 
 def _panel(figure: Any, box: tuple[float, float, float, float], height: float, rows: Sequence[Row]) -> None:
     axes = plain_axes(figure, box, WIDTH, height)
     is_workers = rows[0].what.startswith("workers")
-    if not is_workers:
+    if rows[0].what.partition(":")[0] != "workers":
         axes.set_xscale("log")
+    if not is_workers:
         axes.set_yscale("log")
     for key in dict.fromkeys((row.what, row.backend) for row in rows):
         mine = [row for row in rows if (row.what, row.backend) == key]

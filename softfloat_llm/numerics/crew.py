@@ -9,12 +9,9 @@ Start reading at `Crew.matmul`.
 from __future__ import annotations
 
 import os
-import tempfile
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from copy import copy
-from pathlib import Path
 from threading import Lock
 from typing import Any, Self
 
@@ -23,16 +20,18 @@ import numpy as np
 from softfloat_llm.errors import PrecisionError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.formats import Array, Float64Array
-from softfloat_llm.numerics.mapped import Mapped, place_in_file
+from softfloat_llm.numerics.mapped import Mapped, Storage, place_in_file
 from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
 from softfloat_llm.numerics.workers import Found, Question, Worker
 
 LEAST = 1 << 18
-"""Multiplications below which a matrix product is made alone: with processes, one of NumPy's steps takes some 0.6 ms
-then, of which sending it away takes 0.1. Threads that share a compiled loop are worth it from `_OF_LOOPS` times as many
-on, and those that have tiles of their own, of whom only one at a time runs Python, from `_OF_THREADS` times as many."""
+"""Multiplications below which a matrix product is made alone: half of NumPy's steps of a narrow accumulator then take a
+tenth of a millisecond less than all, and to ask a process and to hear its answer takes that. Worth it are from so many
+times as many on: processes to which the matrix is sent, `_OF_SENT`; threads that share a compiled loop, `_OF_LOOPS`;
+threads that have tiles of their own, of whom only one at a time runs Python, `_OF_THREADS`."""
+_OF_SENT = 2
 _OF_LOOPS = 4
 _OF_THREADS = 32  # benchmarks/bench_growth.py, workers
 _ROWS = 16
@@ -40,7 +39,6 @@ _ROWS = 16
 three products of it."""
 MOST = 1 << 30
 """Bytes of weights that lie in no file (rounded ones) which a crew lays out for its processes."""
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 class Crew:
@@ -57,11 +55,11 @@ class Crew:
         self.workers, self.backend, self._least = workers, backend, least
         self._others: list[Worker] = []
         self._mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # a kept array's place is its own
-        self._files: list[str] = []
+        self._storage = Storage()
         self._bytes = 0  # laid out
         self._lender: Crew | None = None  # which lives as long as its processes are used
         self._turn = Lock()  # of one thread: an answer has no name on it
-        weakref.finalize(self, _end, self._others, self._files)  # where nobody closes it
+        weakref.finalize(self, _end, self._others, self._storage)  # where nobody closes it
 
     @property
     def here(self) -> Crew:
@@ -82,7 +80,7 @@ class Crew:
             enough = (_OF_LOOPS if is_compiled else _OF_THREADS) * self._least
             workers = self.workers if products >= enough else 1
             return kernels.matmul(a, b, at, init=init, workers=workers, backend=self.backend)
-        if self._lender is not None and len(a) < _ROWS:
+        if self._lender is not None and (len(a) < _ROWS or products < _OF_SENT * self._least):
             return kernels.matmul(a, b, at, init=init)
         with self._turn:
             return self._by_processes(a, b, at, init)
@@ -106,7 +104,7 @@ class Crew:
 
     def close(self) -> None:
         """End the processes, and remove what was laid out for them."""
-        _end(self._others, self._files)
+        _end(self._others, self._storage)
         self._mapped.clear()
         self._bytes = 0
 
@@ -141,23 +139,12 @@ class Crew:
                 if self._bytes + array.nbytes > MOST:
                     return None
                 try:
-                    place = self._laid_out(array)
-                except OSError:  # a full disk: the /dev/shm of a container is often small
+                    place = self._storage.lay_out(array)
+                except OSError:  # a full disk
                     return None
                 self._bytes += array.nbytes
             self._mapped[key] = (array, place)
         return self._mapped[key][1]
-
-    def _laid_out(self, array: Array) -> Mapped:
-        """A copy of an array in a file in memory, laid out as the array is where it is a transposed one."""
-        is_turned = array.T.flags.c_contiguous
-        flat = array.T if is_turned else np.ascontiguousarray(array)
-        folder = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-        with tempfile.NamedTemporaryFile(dir=folder, prefix="softfloat-llm-", delete=False) as file:
-            self._files.append(file.name)
-            file.write(flat.view(np.uint8).data if flat.size else b"\0")
-        strides = flat.strides[::-1] if is_turned else flat.strides
-        return Mapped(file.name, 0, array.shape, strides, array.dtype)
 
 
 def _cores() -> int:
@@ -165,13 +152,11 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _end(others: list[Worker], files: list[str]) -> None:
-    """End the processes and remove the files. Empties both lists."""
+def _end(others: list[Worker], storage: Storage) -> None:
+    """End the processes, which are taken off the list, and remove what was laid out for them."""
     while others:
         others.pop().end()
-    while files:
-        with suppress(OSError):
-            os.unlink(files.pop())
+    storage.remove()
 
 
 ALONE = Crew()

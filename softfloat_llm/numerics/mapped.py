@@ -1,10 +1,13 @@
-"""Arrays that lie in files: where, so that another process can map them, and how their memory is given back."""
+"""Arrays that lie in files: where, so that another process can map them, how they get there, and are given back."""
 
 from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +15,8 @@ import numpy as np
 from softfloat_llm.numerics.formats import Array
 
 _SAMPLES = 8  # along each axis
+_ALIGNED = 64  # bytes: a cache line
+_SHARED_MEMORY = Path("/dev/shm")
 
 
 class Mapped(NamedTuple):
@@ -44,6 +49,62 @@ def place_in_file(array: Array) -> Mapped | None:
         return None
     offset = root.offset + array.ctypes.data - root.ctypes.data
     return Mapped(os.fspath(root.filename), offset, array.shape, array.strides, array.dtype)
+
+
+class Storage:
+    """Arrays in memory which other processes can map, until they are removed.
+
+    Under Linux they lie in one file without a name: however the processes end that have it, nothing is left of it, and
+    it may be larger than /dev/shm, which is small in a container. Elsewhere each lies in a temporary file.
+    """
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        """Of temporary files."""
+        self._nameless: int | None = None  # its descriptor
+        self._length = 0
+
+    def lay_out(self, array: Array) -> Mapped:
+        """A copy of an array, laid out as the array is where it is a transposed one. Raises OSError without room."""
+        is_turned = array.T.flags.c_contiguous
+        flat = array.T if is_turned else np.ascontiguousarray(array)
+        strides = flat.strides[::-1] if is_turned else flat.strides
+        path, offset = self._written(flat.view(np.uint8).data if flat.size else memoryview(b"\0"))
+        return Mapped(path, offset, array.shape, strides, array.dtype)
+
+    def _written(self, data: memoryview) -> tuple[str, int]:
+        """Where the bytes lie: the path, and from which byte on."""
+        path = self._path_of_nameless()
+        if path is None:
+            folder = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+            with tempfile.NamedTemporaryFile(dir=folder, prefix="softfloat-llm-", delete=False) as named:
+                self.paths.append(named.name)
+                named.write(data)
+            return self.paths[-1], 0
+        assert self._nameless is not None
+        start = self._length
+        with open(self._nameless, "wb", closefd=False) as file:
+            file.seek(start)
+            file.write(data)
+        self._length += -(-data.nbytes // _ALIGNED) * _ALIGNED
+        return path, start
+
+    def _path_of_nameless(self) -> str | None:
+        """Where others of this user find the file without a name; None where there is none."""
+        if self._nameless is None and hasattr(os, "memfd_create"):
+            with suppress(OSError):  # a kernel may lack what the C library has
+                self._nameless, self._length = os.memfd_create("softfloat-llm"), 0
+        path = f"/proc/{os.getpid()}/fd/{self._nameless}"
+        return path if os.path.exists(path) else None
+
+    def remove(self) -> None:
+        """What others have mapped they keep."""
+        while self.paths:
+            with suppress(OSError):
+                os.unlink(self.paths.pop())
+        if self._nameless is not None:
+            os.close(self._nameless)
+            self._nameless = None
 
 
 def give_back(array: Array) -> None:

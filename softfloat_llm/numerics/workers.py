@@ -17,6 +17,8 @@ from contextlib import suppress
 from time import perf_counter
 from typing import IO, Any, NamedTuple
 
+import numpy as np
+
 from softfloat_llm.errors import SoftfloatError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.formats import Array, Float64Array
@@ -24,9 +26,10 @@ from softfloat_llm.numerics.mapped import Mapped
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.side_by_side import SideBySide
 
-_AWAKE = 0.002
+_AWAKE = 0.005
 """Seconds that one who waits looks out for what is to come before it sleeps: longer than what lies between two products
-of a layer (SmolLM2, 5 tokens: 0.8 ms), and no load on an idle machine."""
+of a layer (SmolLM2, 5 tokens: 0.8 ms, and 3 where attention does), and soon at an end where nothing comes."""
+_LARGE = (1 << 25) - (1 << 13)  # bytes: what glibc keeps at most, with room for what it adds
 _ROOM = 1 << 20  # bytes of a pipe: an unprivileged process's most under Linux
 
 
@@ -147,6 +150,7 @@ def work(awake: float) -> None:
     """A worker's life: products of the columns that it is asked for, until its input ends."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
     told: list[Any] = []
+    _keep_freed_memory()
     while True:
         _look_out(source, awake)
         try:
@@ -159,6 +163,15 @@ def work(awake: float) -> None:
         except Exception as error:
             answer = _sendable(error)
         _put(target, answer)
+
+
+def _keep_freed_memory() -> None:
+    """So that the tiles of a product take the memory of those of the one before.
+
+    glibc gives memory back to the system, which takes longer to hand it out again than a small product takes, until
+    something as large has been freed: an array, nothing of which is touched.
+    """
+    np.empty(_LARGE, np.uint8)
 
 
 def _product(told: list[Any], a: Array, b: Any, at: int, init: Float64Array | None) -> Array:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 from softfloat_llm.errors import FormatError, PrecisionError, SoftfloatError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.crew import ALONE, Crew
+from softfloat_llm.numerics.mapped import Storage
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.numerics.side_by_side import SideBySide
@@ -52,14 +56,22 @@ def test_fewer_columns_than_workers_are_no_trouble(three):
         assert three.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
 
 
+@pytest.fixture(params=[False, True], ids=["nameless", "named"])
+def storage(request, monkeypatch):
+    """Both ways to lay weights out: in a file without a name, and where a system has none."""
+    if request.param:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+
+
+@pytest.mark.usefixtures("storage")
 def test_what_is_laid_out_for_others_is_removed_and_they_end():
     crew = Crew(2, least=0)
     a, b = operands("f16")
     crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
-    (path,), (other,) = crew._files, crew._others
-    assert os.path.exists(path)
+    ((held, place),), (other,) = crew._mapped.values(), crew._others
+    assert place.still_holds(held)
     crew.close()
-    assert not os.path.exists(path)
+    assert not place.still_holds(held)
     assert other._process.returncode == 0
 
 
@@ -137,14 +149,15 @@ def test_after_an_interruption_the_next_answer_is_the_next_questions(monkeypatch
         assert crew.matmul(a, other, at).tobytes() == kernels.matmul(a, other, at).tobytes()
 
 
+@pytest.mark.usefixtures("storage")
 def test_a_crew_that_nobody_closed_leaves_nothing():
     crew = Crew(2, least=0)
     a, b = operands("f16")
     crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
-    (path,), (other,) = crew._files, crew._others
+    ((held, place),), (other,) = crew._mapped.values(), crew._others
     del crew
     gc.collect()
-    assert not os.path.exists(path)
+    assert not place.still_holds(held)
     assert other._process.returncode == 0
 
 
@@ -165,7 +178,7 @@ def test_without_room_to_lay_weights_out_one_process_does_the_work(monkeypatch):
     def full(self, array):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Crew, "_laid_out", full)
+    monkeypatch.setattr(Storage, "lay_out", full)
     at = precision_of("storage=f16,acc=f16")
     a, b = operands("f16")
     with Crew(2, least=0) as crew:
@@ -202,7 +215,7 @@ def test_matrices_that_are_not_kept_are_sent_and_give_the_same_bits(text, backen
         assert crew.here.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
         two, whole = SideBySide((b[:, :7], b[:, 7:])), kernels.matmul(a, b, at, init=init)
         assert crew.here.matmul(a, two, at, init=init).tobytes() == whole.tobytes()
-        assert not crew._files
+        assert not crew._mapped
         assert crew.here._others is crew._others
 
 
@@ -234,3 +247,38 @@ def test_workers_that_have_no_core_to_wait_on_sleep(monkeypatch):
     with Crew(2, least=0) as crew:
         assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
         assert not crew._others[0]._awake
+
+
+@pytest.mark.usefixtures("storage")
+def test_matrices_that_are_laid_out_behind_each_other_keep_their_bits():
+    storage = Storage()
+    arrays = [operands("f16", n=n)[1] for n in (1, 33, 130)] + [np.arange(7.0).reshape(1, 7), np.zeros((3, 0))]
+    places = [storage.lay_out(array) for array in arrays]
+    for array, place in zip(arrays, places, strict=True):
+        assert place.open().tobytes() == array.tobytes()
+        assert place.open().T.flags.c_contiguous == array.T.flags.c_contiguous
+    storage.remove()
+    assert not any(place.still_holds(array) for array, place in zip(arrays[:4], places, strict=False))
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files without a name are Linux's")
+def test_a_process_that_is_killed_leaves_neither_files_nor_workers():
+    words = """
+import time, numpy as np
+from softfloat_llm.numerics.crew import Crew
+crew = Crew(2, least=0)
+crew.matmul(np.ones((3, 70)), np.ones((70, 9)), __import__("softfloat_llm").Precision("f16", acc="f16"))
+print(crew._others[0]._process.pid, crew._storage.paths, flush=True)
+time.sleep(60)
+"""
+    child = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    worker, paths = child.stdout.readline().split()
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert paths == "[]"
+    end = time.monotonic() + 20
+    while os.path.exists(f"/proc/{worker}/fd/0") and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{worker}/fd/0")
