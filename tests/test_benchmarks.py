@@ -142,6 +142,10 @@ def test_results_are_a_table_data_and_pictures(tmp_path):
         Row("peers", "gfloat, fma [8,1536]x[1536,576]", 20.0, "times as fast as the peer", "numba", 2),
         *(Row("growth", "T: f16 fma", 8.0 / x, "float64 passes a product", "numpy", x=x) for x in (1, 2)),
         *(Row("growth", "workers: f16 fma", x, "times as fast as 1 worker", "numba", x, x=x) for x in (1, 2)),
+        *(
+            Row("growth", "workers by tokens: tiny, f16", 1.5, "times as fast as 1 worker", "numpy", 2, x=x)
+            for x in (1, 5)
+        ),
         Row("profile", "tiny, 5 tokens", 0.1, "of the time in products", "numpy", seconds=1.0, shares=shares),
     ]
     facts = {
