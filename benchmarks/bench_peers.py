@@ -26,14 +26,14 @@ GOALS = {  # (peer, backend) -> how many times as fast
 
 
 def rows(settings: Settings) -> Iterator[Row]:
-    """How the two forms differ; then each peer, on one core, and on all where it can use them."""
+    """How the two forms differ; then each peer, against one core and against all, of which some peers use one."""
     yield _two_forms(settings)
     for peer in PEERS:
         if not peer.is_installed:
             yield Row("peers", f"{peer.name}, {peer.form}", note=_missing(peer))
             continue
         for backend in settings.backends:
-            for workers in (1, settings.cores) if peer.threads else (1,):
+            for workers in (1, settings.cores):
                 yield _row(peer, backend, workers, settings)
 
 
@@ -56,7 +56,7 @@ def _two_forms(settings: Settings) -> Row:
 
 
 def _row(peer: Peer, backend: str, workers: int, settings: Settings) -> Row:
-    """Both sides have the same number of cores. The peer may see a part of K; its time is scaled."""
+    """Both sides have the same number of cores to use. The peer may see a part of K; its time is scaled."""
     m, k, n = settings.shape(*SHAPE)
     part = max(1, k // peer.k_part)
     at, (a, b) = _precision(peer.storage, peer.form), operands((m, k, n), peer.storage)
@@ -68,6 +68,8 @@ def _row(peer: Peer, backend: str, workers: int, settings: Settings) -> Row:
         spent, against, ratio = paired(partial(crew.matmul, a, b, at), theirs, settings.rounds, clock)
         found = theirs()
     note = _bits(found, kernels.matmul(a[:, :part], b[:part], at), against / (m * part * n) * 1e9)
+    if workers > 1 and peer.threads is None:
+        note += "; the peer uses one core"
     if part < k:
         note += f"; K = {part} of {k}"
     bound = GOALS.get((peer.name, backend))

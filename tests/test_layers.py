@@ -47,9 +47,9 @@ IN_NUMERICS = [
     "formats", "exact", "stochastic", "rounding", "ulps", "ops", "elementwise", "enclosures", "approximations",
     "special_values", "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees", "adders",
     "mkl_orders", "orders", "precision", "fused", "extents", "operands", "accumulate", "partials", "scaled",
-    "side_by_side", "threads", "einsum_loops", "tiles", "underflow_rounding", "steps", "narrow_steps",
-    "masked_steps", "paths", "small_products", "exact_products", "compiled_loops", "compiled", "kernels", "mapped",
-    "workers", "crew", "reduce",
+    "side_by_side", "stored_rows", "threads", "einsum_loops", "tiles", "underflow_rounding", "steps",
+    "narrow_steps", "narrow_in_float32", "masked_steps", "paths", "small_products", "exact_products",
+    "compiled_loops", "compiled", "kernels", "mapped", "workers", "crew", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

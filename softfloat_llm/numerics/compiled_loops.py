@@ -350,7 +350,7 @@ def _bf16(code: Any) -> Any:
 
 @compiled
 def _f16(code: Any) -> Any:
-    """The word of the float32 of a code: see `operands._from_spread_f16`."""
+    """The word of the float32 of a code: see `operands.from_spread_f16`."""
     magnitude = np.uint32(code & 0x7FFF)
     exact = _float32(magnitude << np.uint32(13)) * np.float32(2.0**112)
     word = _word32(exact) | (np.uint32(0x7F80_0000) if magnitude >= 0x7C00 else np.uint32(0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -65,8 +65,20 @@ class Operands(NamedTuple):
     wide: Array
     stored: Stored
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(K, n)."""
+        return self.wide.shape[0], self.wide.shape[1]
 
-def extremes(left: Operands, right: Operands) -> tuple[float, float]:
+
+class Side(Protocol):
+    """Anything of which the bounds are known."""
+
+    @property
+    def stored(self) -> Stored: ...
+
+
+def extremes(left: Operands, right: Side) -> tuple[float, float]:
     """Bounds of |a*b| over a whole tile: the smallest that is not zero (inf: none), and the largest (or NaN).
 
     left is looked at itself, as it is small.
@@ -95,7 +107,7 @@ class Spread(NamedTuple):
         return self.smallest * 2.0**-bits
 
 
-def spread(left: Operands, right: Operands) -> Spread:
+def spread(left: Side, right: Side) -> Spread:
     """The bounds of the products of a tile, left (K, M) and right (K, n)."""
     a, b = left.stored.extent, right.stored.extent
     return Spread(a.smallest * b.smallest, a.largest * b.largest, a.has_zero | b.has_zero)

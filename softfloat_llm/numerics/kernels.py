@@ -19,6 +19,7 @@ from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
 from softfloat_llm.numerics.extents import Operands, Stored, extremes
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
 from softfloat_llm.numerics.masked_steps import Masked
+from softfloat_llm.numerics.narrow_in_float32 import steps_in_float32
 from softfloat_llm.numerics.narrow_steps import Narrow
 from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
@@ -40,6 +41,7 @@ from softfloat_llm.numerics.steps import (
     wide_enough,
 )
 from softfloat_llm.numerics.stochastic import Part
+from softfloat_llm.numerics.stored_rows import StoredRows, stay_stored
 from softfloat_llm.numerics.threads import share
 from softfloat_llm.numerics.tiles import Piece, Products
 
@@ -51,6 +53,8 @@ _BLOCK = 1 << 19  # bytes of products formed at once: half of a 1 MiB second-lev
 # elements. With its usual buffer of 8192, NumPy (2.0 to 2.4) copies a broadcast operand whose rows are shorter than
 # about a third of that before it multiplies: narrow sums of a layer then take 1.1 to 1.4 times as long
 _SMALLEST_BUFFER = 16
+_BY_ROWS = ("narrow", "masked", "fused")  # paths whose steps ask `Products` for rows, not for a whole tile
+_FEW_ROWS = 4  # of a, for which widening b whole takes longer than row by row (benchmarks/bench_growth.py, decode)
 _REDONE = 1 << 18  # terms at once of sums that are made again one by one
 
 
@@ -195,14 +199,22 @@ def _ranges(n: int, size: int) -> Iterator[slice]:
 def _run_columns(job: _Job, columns: slice) -> None:
     """All rows of a by some columns of b, into their place in the result."""
     with np.errstate(all="ignore"):
-        right = _side(job.b.columns(columns).filled(), "b", job, job.stored_b)
+        right = _right_side(job.b.columns(columns).filled(), job)
         most = _LONG_TILE if job.is_compiled else _TILE
-        size = _in_equal_parts(job.a.shape[0], max(_ROWS, most // max(1, right.wide.shape[1])))
+        size = _in_equal_parts(job.a.shape[0], max(_ROWS, most // max(1, right.shape[1])))
         for rows in _ranges(job.a.shape[0], size):
             block = (job.a[rows].T,)
             left = _side(block, "a", job, Stored(block))
             start = None if job.init is None else job.init[rows, columns]
             job.out[rows, columns] = _run_tile(left, right, job, start)
+
+
+def _right_side(blocks: tuple[Array, ...], job: _Job) -> Operands | StoredRows:
+    """Blocks of b side by side: as they are stored where steps of few rows of a ask for rows of it, else widened."""
+    by_rows = job.path in _BY_ROWS and not job.is_compiled and job.a.shape[0] <= _FEW_ROWS
+    if by_rows and stay_stored(blocks, job.stored_b, job.at):
+        return StoredRows(blocks, job.stored_b)
+    return _side(blocks, "b", job, job.stored_b)
 
 
 def _side(blocks: tuple[Array, ...], name: str, job: _Job, stored: Stored) -> Operands:
@@ -212,9 +224,9 @@ def _side(blocks: tuple[Array, ...], name: str, job: _Job, stored: Stored) -> Op
     return Operands(wide, Stored((wide,)) if "daz" in job.at.subnormals.storage else stored)
 
 
-def _run_tile(left: Operands, right: Operands, job: _Job, start: Float64Array | None) -> Array:
+def _run_tile(left: Operands, right: Operands | StoredRows, job: _Job, start: Float64Array | None) -> Array:
     """left (K, M) and right (K, n); the result (M, n) holds values of the accumulator."""
-    at, path, k, shape = job.at, job.path, left.wide.shape[0], (left.wide.shape[1], right.wide.shape[1])
+    at, path, k, shape = job.at, job.path, left.shape[0], (left.shape[1], right.shape[1])
     dtype = _term_dtype(at, path)
     depth = max(1, min(k, 256, _BLOCK // max(1, shape[0] * shape[1] * dtype.itemsize)))
     products = Products(left, right, at, depth, dtype, job.threads)
@@ -266,7 +278,7 @@ def _numpy_steps(products: Products, at: Precision, path: Path, start: Float64Ar
             return Native(products, at, exact_in_float32(at, bounds) if at.product is None else None)
         case "fused":
             return Fused(products, at, wide_enough(at, bounds))
-    return Narrow(products, at, start)
+    return steps_in_float32(products, at, start) or Narrow(products, at, start)
 
 
 NUMPY = Kit(_numpy_steps, widened)

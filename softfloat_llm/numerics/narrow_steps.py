@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from softfloat_llm.numerics.extents import Spread
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.steps import Flags, Midpoints, OnTile
 from softfloat_llm.numerics.tiles import Piece, Products, Rounder, term_bits
@@ -52,7 +53,8 @@ class Narrow(OnTile):
         self._are_bounded = np.ones_like(bounds.has_zero)  # the terms of each k
         if at.product is not None:
             self._are_bounded = bounds.largest * 2.0 <= at.product.max
-        self._quick, self._is_always_quick = steps_of(at) if self.is_bounded else None, False
+        self._quick = steps_of(at) if self.is_bounded else None
+        self._is_safe = self._is_always_quick = False  # nothing hangs on the sums but their size; not even that
         self._loses_signs = self._quick is not None and has_signed_zeros(at, start)
         if self._quick is not None:
             self.depth = max(self.depth, self._quick.count)  # what is asked of a piece takes passes over the sums
@@ -64,8 +66,8 @@ class Narrow(OnTile):
             self._has_floor = not is_on_grid and bool((self._lowest_bits < self.format.smallest_subnormal).any())
             # no term is near enough to zero to be a trifle beside any sum at all
             self._is_far = bool((self._least >= reach(self.format, self._largest_sum)).all())
-            is_safe = self._is_never_doubtful and not self._can_be_trifle
-            self._is_always_quick = is_safe and self._is_far and bool(self._is_quick.all())
+            self._is_safe = self._is_never_doubtful and not self._can_be_trifle
+            self._is_always_quick = self._is_safe and self._is_far and bool(self._is_quick.all())
 
     @cached_property
     def _rounder(self) -> Rounder:
@@ -96,16 +98,34 @@ class Narrow(OnTile):
         """
         if self._is_always_quick:
             self._by_underflow(acc, piece)
+        elif self._is_safe:
+            self._in_long_pieces(acc, piece)
         else:
             super().enter(acc, piece)
         self._sign_zeros(acc, piece)
+
+    def _in_long_pieces(self, acc: Array, piece: Piece) -> None:
+        """As `OnTile.enter`. What is far from zero beside all sums of a long piece is beside those of a part of it, so
+        a part is asked about again only where the whole was not."""
+        for part, is_quick in piece.runs(self._quick_terms(acc, piece)):
+            if is_quick:
+                self._by_underflow(acc, part)
+            else:
+                super().enter(acc, part)
 
     def _sign_zeros(self, acc: Array, piece: Piece) -> None:
         """Sums that are zero with the sign of the last exact sum: see `enter`."""
         if self._loses_signs and piece.length and np.count_nonzero(acc) < acc.size:
             np.copysign(acc, self._last_sum, out=acc)
-            if self._can_be_zero[self._numbers[piece.ks][-1]]:
+            last = int(self._numbers[piece.ks][-1])
+            if self._can_be_zero[last] and self._are_zero(last, acc == 0):
                 self.keeps_zero_signs = False
+
+    def _are_zero(self, k: int, where: npt.NDArray[np.bool_]) -> bool:
+        """True where term k is zero at one of these places (M, n)."""
+        rows, columns = np.nonzero(where)
+        left, right = (x[0].astype(np.float64) for x in self.products.operands(slice(k, k + 1)))
+        return bool((rounded_product(left[rows], right[columns], self.at) == 0).any())
 
     def _fast(self, acc: Array, piece: Piece) -> None:
         if not self.is_bounded or (not self._is_never_doubtful and self.is_doubtful(acc, piece)):

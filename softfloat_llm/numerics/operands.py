@@ -155,7 +155,7 @@ def _widened_pairs(rows: Array) -> Array:
         wide[1::2] = turned
         words = wide.view(np.int32)
         np.right_shift(words, 3, out=words)
-        return _from_spread_f16(words, is_finite=is_all_finite(rows))
+        return from_spread_f16(words, is_finite=is_all_finite(rows))
     np.bitwise_and(turned, _UPPER_HALF, out=wide[1::2])
     return wide.view(np.float32)  # a bf16 is the upper half of the float32 of its value
 
@@ -178,11 +178,11 @@ def _widened_f16(block: Array) -> Array:
         words = wide[start : start + at_once]
         np.copyto(words, codes[start : start + at_once])  # copies of the sign come in
         np.left_shift(words, 13, out=words)
-        _from_spread_f16(words, is_finite=is_finite)
+        from_spread_f16(words, is_finite=is_finite)
     return wide.view(np.float32)
 
 
-def _from_spread_f16(words: npt.NDArray[np.int32], *, is_finite: bool) -> Array:
+def from_spread_f16(words: npt.NDArray[np.int32], *, is_finite: bool) -> Array:
     """The float16 whose sign is in the upper bits of words, and the rest 13 places up, as float32. Changes the words.
 
     There, past the longer exponent field, the code means 2^-112 times the value (112 is the difference of the biases),

@@ -53,7 +53,7 @@ class OnTile:
     def __init__(self, products: Products, at: Precision, ok: OkMask) -> None:
         self.products, self.at, self.depth = products, at, products.depth
         self.ok = None if ok is None or ok.all() else ok
-        self.shape = (products.left.shape[1], products.right.shape[1])
+        self.shape = products.shape
 
     @cached_property
     def twin(self) -> Plain:

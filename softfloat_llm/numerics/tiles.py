@@ -21,6 +21,7 @@ from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, f64
 from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import EXPONENT_MASK
+from softfloat_llm.numerics.stored_rows import StoredRows
 
 SIGN_MASK = np.int64(-1 << 63)  # of float64
 
@@ -72,8 +73,26 @@ class Piece(NamedTuple):
         return x[self.ks]
 
 
+class _Words(NamedTuple):
+    """A carrier's words, and what is in them."""
+
+    dtype: np.dtype[Any]
+    exponent: np.integer[Any]
+    sign: np.integer[Any]
+    digits: int
+    emax: int
+
+
+_WORDS = {
+    f64.dtype: _Words(np.dtype(np.int64), np.int64(EXPONENT_MASK), SIGN_MASK, 53, 1023),
+    f32.dtype: _Words(np.dtype(np.int32), np.int32(0x7F80_0000), np.int32(-1 << 31), 24, 127),
+}
+
+
 class Rounder:
     """Rounds float64 arrays to a format of at most 25 bits, ties to even, subnormals kept, beyond the range infinite.
+
+    Or float32 arrays of numbers below 2^100 to one of at most 12 bits, with float32's 24 in place of 53.
 
     With q = max(2^floor(log2 |t|), smallest normal) * 1.5 * 2^(53 - p), the sum t + q lies in q's binade (|t| is less
     than a third of q), where float64's spacing is the ulp of t in the format, or the subnormals' step: adding q rounds
@@ -87,21 +106,25 @@ class Rounder:
     Source: Higham and Pranesh, Simulating Low Precision Floating-Point Arithmetic (2019), for the idea of the constant.
     """
 
-    def __init__(self, fmt: Format, shape: tuple[int, ...]) -> None:
-        self._q = aligned(shape)
-        self._q_bits = self._q.view(np.int64)
-        # positive floats are ordered as their words, of which NumPy 2.0 to 2.4 take the maximum in half the time; whole
-        # rows, as with a scalar it takes three times as long
-        self._lowest = np.full(shape[-1], fmt.smallest_normal).view(np.int64)
-        self._highest = np.full(shape[-1], 2.0**fmt.emax).view(np.int64)
-        self._factor = 1.5 * 2.0 ** (53 - fmt.precision)
-        self._to_brink = 2.0 ** (1023 - fmt.emax)
+    def __init__(self, fmt: Format, shape: tuple[int, ...], dtype: np.dtype[Any] = f64.dtype) -> None:
+        self._words = _WORDS[dtype]
+        self._q = aligned(shape, dtype)
+        self._q_bits = self._q.view(self._words.dtype)
+        # positive floats are ordered as their words, of which NumPy 2.0 to 2.4 take the maximum in half the time; of
+        # a tile's shape, as with a row it takes up to twice as long, and with a scalar three times
+        self._lowest = np.full(shape[-2:], fmt.smallest_normal, dtype).view(self._words.dtype)
+        self._highest = np.full(shape[-1], 2.0**fmt.emax, dtype).view(self._words.dtype)
+        self._factor = np.array(1.5 * 2.0 ** (self._words.digits - fmt.precision), dtype)
+        self._to_brink = 2.0 ** (self._words.emax - fmt.emax)
 
-    def round(self, t: Float64Array, out: Float64Array, *, is_bounded: bool = False) -> None:
-        """out = R(t). t and out: distinct contiguous arrays of the shape, or of fewer of its leading rows."""
-        q, q_bits, t_bits = self._q[: len(t)], self._q_bits[: len(t)], t.view(np.int64)
-        np.bitwise_and(t_bits, EXPONENT_MASK, out=q_bits)
-        np.maximum(q_bits, self._lowest, out=q_bits)
+    def round(self, t: Array, out: Array, *, is_bounded: bool = False, keeps_signs: bool = True) -> None:
+        """out = R(t). t and out: distinct contiguous arrays of the shape, or of fewer of its leading rows.
+
+        Without `keeps_signs` what rounds to zero may be +0 where it should be -0.
+        """
+        q, q_bits, t_bits = self._q[: len(t)], self._q_bits[: len(t)], t.view(self._words.dtype)
+        np.bitwise_and(t_bits, self._words.exponent, out=q_bits)
+        np.maximum(q_bits, self._lowest if t.ndim > 2 else self._lowest[: len(t)], out=q_bits)
         if not is_bounded:
             np.minimum(q_bits, self._highest, out=q_bits)
         np.multiply(q, self._factor, out=q)
@@ -110,9 +133,10 @@ class Rounder:
         if not is_bounded:
             np.multiply(out, self._to_brink, out=out)
             np.multiply(out, 1.0 / self._to_brink, out=out)
-        np.bitwise_and(t_bits, SIGN_MASK, out=q_bits)
-        out_bits = out.view(np.int64)
-        np.bitwise_or(out_bits, q_bits, out=out_bits)
+        if keeps_signs:
+            np.bitwise_and(t_bits, self._words.sign, out=q_bits)
+            out_bits = out.view(self._words.dtype)
+            np.bitwise_or(out_bits, q_bits, out=out_bits)
 
 
 def can_round(fmt: Format) -> bool:
@@ -143,13 +167,31 @@ class Products:
     """
 
     def __init__(
-        self, left: Operands, right: Operands, at: Precision, depth: int, dtype: np.dtype[Any], threads: int = 1
+        self,
+        left: Operands,
+        right: Operands | StoredRows,
+        at: Precision,
+        depth: int,
+        dtype: np.dtype[Any],
+        threads: int = 1,
     ) -> None:
         self.sides, self.at, self.dtype, self.depth, self.threads = (left, right), at, dtype, depth, threads
-        self.left, self.right = left.wide, right.wide
-        self._shape = (depth, self.left.shape[1], self.right.shape[1])
+        self.left = left.wide
+        self.shape = self.left.shape[1], right.shape[1]
+        """Of the accumulators (M, n)."""
+        self._shape = (depth, *self.shape)
         self.last_term: Array = self.left[:0]
         """The last of the `scaled` terms so far."""
+
+    @property
+    def right(self) -> Array:
+        """All of it, wide. The fast forms ask for rows."""
+        return self.sides[1].wide
+
+    def operands(self, ks: slice | npt.NDArray[np.intp]) -> tuple[Array, Array]:
+        """Some rows of both, (count, M) and (count, n), wide."""
+        right = self.sides[1]
+        return self.left[ks], right[ks].wide if isinstance(right, StoredRows) else right.wide[ks]
 
     @cached_property
     def spread(self) -> Spread:
@@ -162,7 +204,11 @@ class Products:
 
     @cached_property
     def _wide_right(self) -> Array:
-        return aligned((self.depth, self.right.shape[1]), self.dtype)
+        return aligned((self.depth, self.shape[1]), self.dtype)
+
+    @cached_property
+    def _words(self) -> npt.NDArray[np.int32]:
+        return aligned((self.depth, self.shape[1]), np.int32)
 
     @cached_property
     def _block(self) -> Array:
@@ -174,24 +220,25 @@ class Products:
         return list(self._block)
 
     @cached_property
-    def _room(self) -> Float64Array:
-        return aligned(self._shape)
+    def _room(self) -> Array:
+        return aligned(self._shape, self.dtype)
 
     @cached_property
     def _rounder(self) -> Rounder | None:
         product = self.at.product
-        return None if product is None or is_native(product, self.dtype) else Rounder(product, self._shape)
+        return None if product is None or is_native(product, self.dtype) else Rounder(product, self._shape, self.dtype)
 
-    def of(self, piece: Piece, *, is_bounded: bool = False) -> Array:
+    def of(self, piece: Piece, *, is_bounded: bool = False, keeps_signs: bool = True) -> Array:
         """The terms of a piece (count, M, n). Good until the next call.
 
-        `is_bounded`: no product can round beyond the largest value of the product's format.
+        `is_bounded`: no product can round beyond the largest value of the product's format. Without `keeps_signs` one
+        that rounds to zero may be +0 where it should be -0.
         """
-        block = self._multiplied(self._wide_left[piece.ks, :, None], self.right[piece.ks])
+        block = self._multiplied(self._wide_left[piece.ks, :, None], self._right_rows(piece.ks))
         if self._rounder is None:
             return block
         rounded = self._room[: piece.length]
-        self._rounder.round(block, rounded, is_bounded=is_bounded)
+        self._rounder.round(block, rounded, is_bounded=is_bounded, keeps_signs=keeps_signs)
         return rounded
 
     def scaled(self, piece: Piece, scale: Scale) -> Iterable[Float64Array]:
@@ -200,7 +247,7 @@ class Products:
 
     def _scaled_blocks(self, piece: Piece, scale: Scale) -> Iterator[list[Float64Array]]:
         left = (self._wide_left[piece.ks] * in_turn(scale.factors, 0, piece.length))[..., None]
-        right = self.right[piece.ks]
+        right = self._right_rows(piece.ks)
         for first in range(0, piece.length, self.depth):
             here = slice(first, first + self.depth)
             block = self._multiplied(left[here], right[here])
@@ -209,19 +256,30 @@ class Products:
             self.last_term = self._rows[len(block) - 1]
             yield self._rows[: len(block)]
 
-    def _multiplied(self, left: Array, right: Array) -> Array:
+    def _right_rows(self, ks: slice | npt.NDArray[np.intp]) -> Array | StoredRows:
+        right = self.sides[1]
+        return right[ks] if isinstance(right, StoredRows) else right.wide[ks]
+
+    def _multiplied(self, left: Array, right: Array | StoredRows) -> Array:
         """left (count, M, 1) times right (count, n)."""
         block: Array = self._block[: len(left)]
-        if right.dtype != self.dtype:
-            np.copyto(self._wide_right[: len(left)], right)
-            right = self._wide_right[: len(left)]
-        np.multiply(left, right[:, None], block)
+        np.multiply(left, self._widened(right, len(left))[:, None], block)
         return block
+
+    def _widened(self, right: Array | StoredRows, count: int) -> Array:
+        """Rows (count, n) in this dtype."""
+        if isinstance(right, StoredRows):
+            right.widen(self._wide_right[:count], self._words[:count])
+        elif right.dtype == self.dtype:
+            return right
+        else:
+            np.copyto(self._wide_right[:count], right)
+        return self._wide_right[:count]
 
     def wide(self, k: int) -> Float64Array:
         """Term k (M, n) by the evident form, in float64."""
-        left, right = self.left[k].astype(np.float64), self.right[k].astype(np.float64)
-        return rounded_product(left[:, None], right, self.at)
+        left, right = self.operands(slice(k, k + 1))
+        return rounded_product(left[0, :, None].astype(np.float64), right[0].astype(np.float64), self.at)
 
 
 def is_native(product: Format, dtype: np.dtype[Any]) -> bool:
