@@ -118,9 +118,9 @@ class Rounder:
         self._to_brink = 2.0 ** (self._words.emax - fmt.emax)
 
     def round(self, t: Array, out: Array, *, is_bounded: bool = False, keeps_signs: bool = True) -> None:
-        """out = R(t). t and out: distinct contiguous arrays of the shape, or of fewer of its leading rows.
+        """out = R(t). t and out: contiguous arrays of the shape, or of fewer of its leading rows, distinct.
 
-        Without `keeps_signs` what rounds to zero may be +0 where it should be -0.
+        Without `keeps_signs` what rounds to zero may be +0 where it should be -0, and out may be t.
         """
         q, q_bits, t_bits = self._q[: len(t)], self._q_bits[: len(t)], t.view(self._words.dtype)
         np.bitwise_and(t_bits, self._words.exponent, out=q_bits)
@@ -237,7 +237,7 @@ class Products:
         block = self._multiplied(self._wide_left[piece.ks, :, None], self._right_rows(piece.ks))
         if self._rounder is None:
             return block
-        rounded = self._room[: piece.length]
+        rounded = self._room[: piece.length] if keeps_signs else block
         self._rounder.round(block, rounded, is_bounded=is_bounded, keeps_signs=keeps_signs)
         return rounded
 
