@@ -26,16 +26,16 @@ def attend(q: Array, layer: int, cache: KVCache, recipe: Scope, see: Recorder, *
     batch, length, heads, size = q.shape
     out = np.zeros((batch, length, heads, size), see.dtype_of(recipe.at("attn.pv").output))
     keys, values = cache.read(layer)  # (B, S, G, C)
-    multiplier, threads = cache.attention_multiplier, crew.here
+    multiplier, sending = cache.attention_multiplier, crew.sending
     for row in range(batch):
         pad, here = int(cache.padding[row]), recipe.within(str(row))
         skipped = min(max(pad - cache.length, 0), length)  # queries that are padding themselves
         if recipe.at("attn.mask").options["value"] != "hidden":
             for t in range(skipped):  # each sees all keys alike
-                alone = _Sequence(keys[row], values[row], here, multiplier, None, threads)
+                alone = _Sequence(keys[row], values[row], here, multiplier, None, sending)
                 out[row, t] = alone.attended(q[row, t : t + 1], _all_of(q[row, t : t + 1], keys[row])).out[0]
         if skipped < length:
-            own = _Sequence(keys[row, pad:], values[row, pad:], here, multiplier, see.in_parts(row), threads)
+            own = _Sequence(keys[row, pad:], values[row, pad:], here, multiplier, see.in_parts(row), sending)
             own.into(out[row, skipped:], q[row, skipped:], is_whole=see.instead is not None)
     return out.reshape(batch * length, heads * size)
 

@@ -21,7 +21,7 @@ from softfloat_llm.numerics.fused import Pairs
 from softfloat_llm.numerics.operands import rounded_product, rule_of
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.precision import Accumulator, Precision
-from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, widen
+from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, unsigned_nan, widen
 from softfloat_llm.numerics.stochastic import Part, Stochastic
 from softfloat_llm.numerics.trees import Instruction
 
@@ -234,10 +234,15 @@ def follow(
                 case "fuse":
                     stack.append(arithmetic.start(cast(Pairs, terms).fuse(arithmetic.value(stack.pop()), argument)))
                 case "round":
-                    partial = round_wide(arithmetic.value(stack.pop()), argument, arithmetic.mode)
-                    stack.append(arithmetic.start(partial))
+                    partial = arithmetic.value(stack.pop())
+                    stack.append(arithmetic.start(stored_partial(partial, argument, arithmetic.mode)))
         total = arithmetic.value(stack.pop())
         return total if starts_at_init or init is None else arithmetic.add(init, total)
+
+
+def stored_partial(partial: Float64Array, fmt: Format, mode: str | Stochastic) -> Float64Array:
+    """A partial sum (...) rounded to the format in which it is stored."""
+    return round_wide(partial if fmt.has_nan else unsigned_nan(partial), fmt, mode)
 
 
 def _taken(terms: Terms, ks: Sequence[int]) -> Iterable[Float64Array]:

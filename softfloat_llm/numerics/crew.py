@@ -1,7 +1,8 @@
 """Who does the work of large matrix products: one process or several, NumPy's steps or compiled ones; not a bit moves.
 
 Most of NumPy's calls are too short for threads to win (the interpreter's lock), so more workers are further processes:
-each maps the weights from the file that they lie in, is sent the activations, and sends back its columns. Compiled
+each maps the weights from the file that they lie in, is sent the activations (and matrices that are not kept, as those
+of attention: `Crew.sending`), and sends back its columns. Compiled
 steps and the long loops of `einsum_loops` let go of the lock, so there they are threads; compiled loops share one tile.
 Start reading at `Crew.matmul`.
 """
@@ -53,17 +54,16 @@ class Crew:
         if workers < 1:
             raise PrecisionError(f"workers is {workers}: at least 1 does the work.")
         self.workers, self.backend, self._least = workers, backend, least
-        self._others: list[Worker] = []
-        self._mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # a kept array's place is its own
-        self._storage = Storage()
-        self._bytes = 0  # laid out
+        self._staff = _Staff()
         self._lender: Crew | None = None  # which lives as long as its processes are used
-        self._turn = Lock()  # of one thread: an answer has no name on it
-        weakref.finalize(self, _end, self._others, self._storage)  # where nobody closes it
+        weakref.finalize(self, self._staff.end)  # where nobody closes it
 
     @property
-    def here(self) -> Crew:
-        """The same for matrices that are not kept: they are sent, as laying them out would not pay."""
+    def sending(self) -> Crew:
+        """The same for matrices that are not kept: they are sent, as laying them out would not pay.
+
+        It has this one's processes: whoever closes either of them ends those.
+        """
         other = copy(self)  # whose processes are this one's
         other._lender = self
         return other
@@ -81,8 +81,8 @@ class Crew:
             workers = self.workers if products >= enough else 1
             return kernels.matmul(a, b, at, init=init, workers=workers, backend=self.backend)
         if self._lender is not None and (len(a) < _ROWS or products < _OF_SENT * self._least):
-            return kernels.matmul(a, b, at, init=init)
-        with self._turn:
+            return kernels.matmul(a, b, at, init=init, backend=self.backend)
+        with self._staff.turn:
             return self._by_processes(a, b, at, init)
 
     def _by_processes(self, a: Array, b: SideBySide, at: Precision, init: Float64Array | None) -> Array:
@@ -90,28 +90,22 @@ class Crew:
         mine, *others = (slice(n * i // ways, n * (i + 1) // ways) for i in range(ways))
         found = self._found(b, others) if self._lender is None else [b.columns(columns) for columns in others]
         if found is None:
-            return kernels.matmul(a, b, at, init=init)
+            return kernels.matmul(a, b, at, init=init, backend=self.backend)
         try:
-            hands = self._hands()
+            hands = self._staff.hands(self.workers - 1, is_awake=self.workers <= _cores())
             for hand, part, columns in zip(hands, found, others, strict=True):
                 hand.ask(Question(a, part, at, None if init is None else init[:, columns]))
             first = kernels.matmul(a, b.columns(mine), at, init=None if init is None else init[:, mine])
             rest = [hand.answer() for hand in hands]
         except BaseException:  # an interruption too: an answer that is not taken would be the next question's
-            self._stop()
+            self._staff.stop()
             raise
         return np.concatenate([first, *rest], axis=1)
 
     def close(self) -> None:
-        """End the processes, and remove what was laid out for them."""
-        _end(self._others, self._storage)
-        self._mapped.clear()
-        self._bytes = 0
-
-    def _stop(self) -> None:
-        """End the processes in the middle of their work."""
-        while self._others:
-            self._others.pop().kill()
+        """End the processes, and remove what was laid out for them. A product that is being made is waited for."""
+        with self._staff.turn:
+            self._staff.end()
 
     def __enter__(self) -> Self:
         return self
@@ -119,45 +113,81 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _hands(self) -> list[Worker]:
-        """The other processes, started when first needed."""
-        while len(self._others) < self.workers - 1:
-            self._others.append(Worker(is_awake=self.workers <= _cores()))
-        return self._others
-
     def _found(self, b: SideBySide, others: Sequence[slice]) -> list[Found | SideBySide] | None:
         """Where others find their columns; None where a part of b lies in no file and there is no room for it."""
         blocks = b.filled()
-        places = [place for place in map(self._map, blocks) if place is not None]
+        places = [place for place in map(self._staff.map, blocks) if place is not None]
         return [Found(places, columns) for columns in others] if len(places) == len(blocks) else None
 
-    def _map(self, array: Array) -> Mapped | None:
+
+class _Staff:
+    """The further processes of a crew, and where they find what is kept. A forked process has none of its parent's."""
+
+    def __init__(self) -> None:
+        self.others: list[Worker] = []
+        self.mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # a kept array's place is its own
+        self.storage = Storage()
+        self.turn = Lock()  # of one thread: an answer has no name on it
+        _STAFFS.add(self)
+
+    def hands(self, count: int, *, is_awake: bool) -> list[Worker]:
+        """The processes, started when first needed."""
+        while len(self.others) < count:
+            self.others.append(Worker(is_awake=is_awake))
+        return self.others
+
+    def map(self, array: Array) -> Mapped | None:
         """Where others find the array; None where it lies in no file and there is no more room to lay it out."""
         key = (array.ctypes.data, array.shape, array.strides, array.dtype)
-        if key not in self._mapped:
+        if key not in self.mapped:
             place = place_in_file(array)
             if place is None or not place.still_holds(array):
-                if self._bytes + array.nbytes > MOST:
+                if self.storage.size + array.nbytes > MOST:
                     return None
                 try:
-                    place = self._storage.lay_out(array)
+                    place = self.storage.lay_out(array)
                 except OSError:  # a full disk
                     return None
-                self._bytes += array.nbytes
-            self._mapped[key] = (array, place)
-        return self._mapped[key][1]
+            self.mapped[key] = (array, place)
+        return self.mapped[key][1]
+
+    def stop(self) -> None:
+        """End the processes in the middle of their work."""
+        while self.others:
+            self.others.pop().kill()
+
+    def end(self) -> None:
+        """End the processes, and remove what was laid out for them."""
+        while self.others:
+            self.others.pop().end()
+        self.mapped.clear()
+        self.storage.remove()
+
+    def begin_anew(self) -> None:
+        """In a forked process: the processes and files are the parent's, which goes on with them."""
+        for other in self.others:
+            other.let_go()
+        self.others.clear()
+        self.mapped.clear()
+        self.storage.let_go()
+        self.turn = Lock()  # a thread that held it is not here
+
+
+_STAFFS: weakref.WeakSet[_Staff] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for staff in list(_STAFFS):
+        staff.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _end(others: list[Worker], storage: Storage) -> None:
-    """End the processes, which are taken off the list, and remove what was laid out for them."""
-    while others:
-        others.pop().end()
-    storage.remove()
 
 
 ALONE = Crew()

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.numerics.accumulate import exact_sum
+from softfloat_llm.numerics.extents import smallest_of
 from softfloat_llm.numerics.formats import Array, Float64Array, f64
 from softfloat_llm.numerics.fused import grown
 from softfloat_llm.numerics.operands import carried, rounded_product
@@ -112,12 +113,10 @@ class _Grid(NamedTuple):
 def _grid(x: Float64Array, precision: int) -> _Grid:
     """The grid of finite values of at most `precision` significand bits: its last place is the smallest one's."""
     magnitude = np.abs(x)
-    largest, smallest = magnitude.max(), magnitude.min()
-    if smallest == 0:
-        smallest = np.minimum.reduce(magnitude, axis=None, where=magnitude > 0, initial=np.inf)
+    largest = magnitude.max()
     if largest == 0:
         return _Grid(0, 0)
-    lowest = math.frexp(smallest)[1] - precision
+    lowest = math.frexp(smallest_of(magnitude))[1] - precision
     return _Grid(lowest, math.frexp(largest)[1] - lowest)
 
 

@@ -78,17 +78,22 @@ class Side(Protocol):
     def stored(self) -> Stored: ...
 
 
+def smallest_of(magnitudes: Array) -> float:
+    """The smallest of some magnitudes (...) that is not zero; inf where there is none."""
+    smallest = float(magnitudes.min(initial=np.inf))
+    if smallest == 0:
+        smallest = float(np.minimum.reduce(magnitudes, axis=None, where=magnitudes > 0, initial=np.inf))
+    return smallest
+
+
 def extremes(left: Operands, right: Side) -> tuple[float, float]:
     """Bounds of |a*b| over a whole tile: the smallest that is not zero (inf: none), and the largest (or NaN).
 
     left is looked at itself, as it is small.
     """
     magnitude = np.abs(left.wide)
-    low, high = magnitude.min(initial=np.inf), magnitude.max(initial=0.0)
-    if low == 0:
-        low = np.minimum.reduce(magnitude, axis=None, where=magnitude > 0, initial=np.inf)
     smallest, largest = right.stored.extent.ends
-    return float(low) * smallest, float(high) * largest
+    return smallest_of(magnitude) * smallest, float(magnitude.max(initial=0.0)) * largest
 
 
 class Spread(NamedTuple):

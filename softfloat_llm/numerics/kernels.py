@@ -168,7 +168,7 @@ def _columns(job: _Job, workers: int) -> int:
 
 def _tiles(b: SideBySide, size: int) -> Iterator[slice]:
     """Columns of b, about so many at a time: those of a part by themselves where it has as many."""
-    widths = [part.shape[1] for part in b.parts]
+    size, widths = max(1, size), [part.shape[1] for part in b.parts]
     if b.whole is not None or 2 * min(widths) < size:
         yield from _ranges(b.shape[1], size)
         return

@@ -20,13 +20,17 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 class Mapped(NamedTuple):
-    """Where an array lies in a file, so that another process can map it."""
+    """Where an array lies in a file, so that another process can map it.
+
+    `file` tells that file from another one that gets its path later.
+    """
 
     path: str
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
+    file: tuple[int, ...] = ()
 
     def open(self) -> Array:
         """The array, read-only."""
@@ -43,12 +47,17 @@ class Mapped(NamedTuple):
 
 
 def place_in_file(array: Array) -> Mapped | None:
-    """Where an array lies in a file that is mapped for reading; None where it does not."""
+    """Where an array lies in a file that is mapped for reading; None where it does not, or the file is gone."""
     root = _root(array)
     if root is None:
         return None
     offset = root.offset + array.ctypes.data - root.ctypes.data
-    return Mapped(os.fspath(root.filename), offset, array.shape, array.strides, array.dtype)
+    try:
+        found = os.stat(root.filename)
+    except OSError:
+        return None
+    file = found.st_dev, found.st_ino, found.st_mtime_ns
+    return Mapped(os.fspath(root.filename), offset, array.shape, array.strides, array.dtype, file)
 
 
 class Storage:
@@ -62,7 +71,9 @@ class Storage:
         self.paths: list[str] = []
         """Of temporary files."""
         self._nameless: int | None = None  # its descriptor
-        self._length = 0
+        self._length = 0  # of what is written to it
+        self.size = 0
+        """Bytes of what is laid out."""
 
     def lay_out(self, array: Array) -> Mapped:
         """A copy of an array, laid out as the array is where it is a transposed one. Raises OSError without room."""
@@ -70,6 +81,7 @@ class Storage:
         flat = array.T if is_turned else np.ascontiguousarray(array)
         strides = flat.strides[::-1] if is_turned else flat.strides
         path, offset = self._written(flat.view(np.uint8).data if flat.size else memoryview(b"\0"))
+        self.size += flat.nbytes
         return Mapped(path, offset, array.shape, strides, array.dtype)
 
     def _written(self, data: memoryview) -> tuple[str, int]:
@@ -95,16 +107,22 @@ class Storage:
             with suppress(OSError):  # a kernel may lack what the C library has
                 self._nameless, self._length = os.memfd_create("softfloat-llm"), 0
         path = f"/proc/{os.getpid()}/fd/{self._nameless}"
-        return path if os.path.exists(path) else None
+        return path if os.access(path, os.R_OK) else None
 
     def remove(self) -> None:
         """What others have mapped they keep."""
         while self.paths:
             with suppress(OSError):
                 os.unlink(self.paths.pop())
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Begin anew, and leave what is laid out to another process, which this one is a fork of."""
+        self.paths.clear()
         if self._nameless is not None:
             os.close(self._nameless)
             self._nameless = None
+        self.size = 0
 
 
 def give_back(array: Array) -> None:

@@ -82,7 +82,7 @@ def cut(t: Array, times: Array, room: Array, out: Array) -> None:
 
 @lru_cache(maxsize=64)
 def may_be_in_float32(at: Precision) -> bool:
-    """True where `can_be_in_float32` hangs on the operands alone."""
+    """True where `can_be_in_float32` hangs on the operands alone, of a precision whose path is `narrow`."""
     fmt, product = at.acc.format, at.product
     if fmt is None or fmt.precision > _MOST_BITS or not can_round(fmt) or term_bits(at) > fmt.precision:
         return False

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from softfloat_llm.numerics.extents import Spread
+from softfloat_llm.numerics.extents import Spread, smallest_of
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Precision
@@ -157,7 +157,7 @@ class Narrow(OnTile):
         power of two is the term itself, at most L: the sum below it has at most 52 bits.
         """
         magnitude = np.abs(acc, out=self._sum)
-        return not _smallest_of(magnitude) >= self._reach(magnitude.max(), piece)
+        return not smallest_of(magnitude) >= self._reach(magnitude.max(), piece)
 
     def _reach(self, largest_acc: float, piece: Piece) -> float:
         """`reach` of the sums of a piece that begins with sums of this size: they stay below 2 L, L twice all together.
@@ -197,7 +197,7 @@ class Narrow(OnTile):
         it. The sum is at most 4 times the largest product (a rounded one is up to twice the exact one), hence exact if
         that stays below 2^53 G.
         """
-        smallest = _smallest_of(np.abs(acc, out=self._sum))
+        smallest = smallest_of(np.abs(acc, out=self._sum))
         acc_bit = max(smallest * 2.0**-self.format.precision, self.format.smallest_subnormal)
         grid = min(acc_bit, self._lowest_bits[piece.ks].min())
         return not self.bounds.largest[piece.ks].max() * 4.0 <= 2.0**53 * grid
@@ -222,14 +222,6 @@ def is_never_doubtful(at: Precision) -> bool:
 def _is_short_range(fmt: Format) -> bool:
     """True where every value is a multiple of 2^-51 times the largest: up to 5 exponent bits."""
     return 2.0**53 * fmt.smallest_subnormal >= 4.0 * fmt.max
-
-
-def _smallest_of(magnitudes: Float64Array) -> float:
-    """The smallest magnitude that is not zero; inf where there is none."""
-    smallest: float = magnitudes.min()
-    if smallest == 0:
-        smallest = np.minimum.reduce(magnitudes, axis=None, where=magnitudes > 0, initial=np.inf)
-    return smallest
 
 
 def has_signed_zeros(at: Precision, start: Float64Array | None) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from softfloat_llm.numerics.accumulate import enters_in_turn
 from softfloat_llm.numerics.einsum_loops import can_sum, is_sequential, sums_of_products
+from softfloat_llm.numerics.extents import smallest_of
 from softfloat_llm.numerics.formats import Array, Float64Array, f32
 from softfloat_llm.numerics.operands import needs_check
 from softfloat_llm.numerics.precision import Precision
@@ -47,14 +48,7 @@ def _is_in_float32(at: Precision, k: int) -> bool:
 
 def _extremes(left: Array, right: Array) -> tuple[float, float]:
     """As `extents.extremes`."""
-    (low, high), (least, most) = _magnitudes(left), _magnitudes(right)
+    magnitudes = np.abs(left), np.abs(right)
+    low, least = map(smallest_of, magnitudes)
+    high, most = (float(x.max()) for x in magnitudes)
     return low * least, high * most
-
-
-def _magnitudes(x: Array) -> tuple[float, float]:
-    """The smallest magnitude that is not zero (inf: none), and the largest, or NaN."""
-    magnitudes = np.abs(x)
-    low = magnitudes.min()
-    if low == 0:
-        low = np.minimum.reduce(magnitudes, axis=None, where=magnitudes > 0, initial=np.inf)
-    return float(low), float(magnitudes.max())

@@ -1,9 +1,9 @@
 """The fast steps of an accumulator on a tile, in place, each with the condition under which it is exact.
 
 `Native`: float32 (or float64) additions by the hardware. `Fused`: fma to float32, in float64. Narrow accumulators have
-modules of their own, `narrow_steps` and `masked_steps`. Where the condition fails for some k, those take the evident
-step of `accumulate`, which is also the twin that the tests hold everything here against. Start reading at
-`Native.enter`.
+modules of their own, `narrow_steps`, `narrow_in_float32` and `masked_steps`. Where the condition fails for some k,
+those take the evident step of `accumulate`, which is also the twin that the tests hold everything here against. Start
+reading at `Native.enter`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from softfloat_llm.numerics.accumulate import Plain, arithmetic_of
+from softfloat_llm.numerics.accumulate import Plain, arithmetic_of, stored_partial
 from softfloat_llm.numerics.einsum_loops import can_sum, is_sequential, products_are_rounded, sums_of_products
 from softfloat_llm.numerics.extents import Spread
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
 from softfloat_llm.numerics.operands import Widen
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import round_wide, two_sum
+from softfloat_llm.numerics.rounding import two_sum
 from softfloat_llm.numerics.tiles import Piece, Products, aligned, is_native, term_bits
 
 Path = Literal["native", "fused", "narrow", "masked", "evident"]
@@ -45,7 +45,7 @@ class Steps(Protocol):
 
 
 class OnTile:
-    """What the three have in common: the terms, the evident twin, and buffers of the tile's shape."""
+    """What all steps have in common: the terms, the evident twin, and buffers of the tile's shape."""
 
     dtype: np.dtype[Any] = np.dtype(np.float64)
     keeps_zero_signs = True
@@ -70,7 +70,7 @@ class OnTile:
 
     def round(self, acc: Array, fmt: Format) -> None:
         """acc = acc rounded to a format in which a partial sum is stored."""
-        acc[...] = round_wide(acc.astype(np.float64), fmt, self.twin.mode)
+        acc[...] = stored_partial(acc.astype(np.float64), fmt, self.twin.mode)
 
     def enter(self, acc: Array, piece: Piece) -> None:
         """acc = R(acc + term), for each term of the piece in turn."""

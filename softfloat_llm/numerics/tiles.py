@@ -1,8 +1,8 @@
 """What enters the accumulators of a tile: the products of a few k at a time.
 
-A tile is `left` (K, M) and `right` (K, n), both contiguous in the dtype that the kernel works in. `Products` forms the
-terms of a piece of the order; `Rounder` rounds float64 arrays to a narrow format in a few whole-array passes. Start
-reading at `Products.of`.
+A tile is `left` (K, M), contiguous in the dtype that the kernel works in, and `right` (K, n), which is so too or stays
+as it is stored (`stored_rows`). `Products` forms the terms of a piece of the order; `Rounder` rounds float64 or float32
+arrays to a narrow format in a few whole-array passes. Start reading at `Products.of`.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class Rounder:
 
     def __init__(self, fmt: Format, shape: tuple[int, ...], dtype: np.dtype[Any] = f64.dtype) -> None:
         self._words = _WORDS[dtype]
+        assert 2 * fmt.precision <= self._words.digits, "q is beside the format's places"
         self._q = aligned(shape, dtype)
         self._q_bits = self._q.view(self._words.dtype)
         # positive floats are ordered as their words, of which NumPy 2.0 to 2.4 take the maximum in half the time; of

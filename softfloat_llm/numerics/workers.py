@@ -29,6 +29,7 @@ from softfloat_llm.numerics.side_by_side import SideBySide
 _AWAKE = 0.005
 """Seconds that one who waits looks out for what is to come before it sleeps: longer than what lies between two products
 of a layer (SmolLM2, 5 tokens: 0.8 ms, and 3 where attention does), and soon at an end where nothing comes."""
+_PATIENCE = 5.0  # seconds that a process has to end by itself
 _LARGE = (1 << 25) - (1 << 13)  # bytes: what glibc keeps at most, with room for what it adds
 _ROOM = 1 << 20  # bytes of a pipe: an unprivileged process's most under Linux
 
@@ -53,11 +54,17 @@ class Worker:
     """Another Python process that runs `work`, and the two pipes to it. `is_awake`: there is a core for it to wait."""
 
     def __init__(self, *, is_awake: bool = True) -> None:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        paths = os.pathsep.join(
+            path for path in sys.path if os.path.isabs(path)
+        )  # an editable install has a name there
         self._awake = _AWAKE if is_awake else 0.0
-        words = [sys.executable, "-c", f"from {__name__} import work; work({self._awake})"]
+        words = [sys.executable, "-P", "-c", f"from {__name__} import work; work({self._awake})"]  # nothing from here
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": paths},
+            start_new_session=True,
         )
         self._numbers: dict[Hashable, int] = {}
         assert self._process.stdin is not None
@@ -90,7 +97,7 @@ class Worker:
         try:
             _look_out(self._process.stdout, self._awake)
             answer = pickle.load(self._process.stdout)
-        except (EOFError, pickle.UnpicklingError):
+        except Exception:  # what it wrote is no answer, or it has ended
             self._process.kill()  # of one that has ended, it changes nothing
             raise SoftfloatError(
                 f"A worker process ended with exit code {self._process.wait()} in the middle of a product."
@@ -111,7 +118,19 @@ class Worker:
         with suppress(OSError):
             self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:  # another process has its input open too
+            self._process.kill()
+            self._process.wait()
+
+    def let_go(self) -> None:
+        """In a forked process, to which it does not belong: without the pipes' other ends, and without a word to it."""
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            os.dup2(nowhere, pipe.fileno())
+        os.close(nowhere)
 
 
 def _make_room(pipe: IO[bytes]) -> None:
@@ -162,7 +181,10 @@ def work(awake: float) -> None:
             answer: Any = _product(told, *question)
         except Exception as error:
             answer = _sendable(error)
-        _put(target, answer)
+        try:
+            _put(target, answer)
+        except BrokenPipeError:  # nobody waits for it any more
+            os._exit(0)
 
 
 def _keep_freed_memory() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -54,6 +55,10 @@ def test_fewer_columns_than_workers_are_no_trouble(three):
     for n in (1, 2):
         a, b = operands("f16", n=n)
         assert three.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+        narrow = precision_of("storage=f16,acc=f16")  # which goes to processes, of which one gets no columns
+        assert three.matmul(a, b, narrow).tobytes() == kernels.matmul(a, b, narrow).tobytes()
+    none = SideBySide((b[:, :0], b[:, :0]))
+    assert kernels.matmul(a, none, at).shape == kernels.matmul(a, none, narrow).shape == (3, 0)
 
 
 @pytest.fixture(params=[False, True], ids=["nameless", "named"])
@@ -68,7 +73,7 @@ def test_what_is_laid_out_for_others_is_removed_and_they_end():
     crew = Crew(2, least=0)
     a, b = operands("f16")
     crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
-    ((held, place),), (other,) = crew._mapped.values(), crew._others
+    ((held, place),), (other,) = crew._staff.mapped.values(), crew._staff.others
     assert place.still_holds(held)
     crew.close()
     assert not place.still_holds(held)
@@ -99,7 +104,7 @@ def test_a_worker_that_dies_is_told_of():
     with Crew(2, least=0) as crew:
         a, b = operands("f16")
         crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
-        os.kill(crew._others[0]._process.pid, signal.SIGKILL)
+        os.kill(crew._staff.others[0]._process.pid, signal.SIGKILL)
         with pytest.raises(SoftfloatError, match="A worker process ended"):
             crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
 
@@ -108,7 +113,7 @@ def test_small_products_start_no_process():
     crew = Crew(4)
     a, b = operands("f16")
     crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
-    assert crew._others == []
+    assert crew._staff.others == []
     assert ALONE.workers == 1
 
 
@@ -127,7 +132,7 @@ def test_after_a_worker_died_the_next_product_has_new_ones():
     with Crew(3, least=0) as crew:
         a, b = operands("f16")
         crew.matmul(a, b, at)
-        os.kill(crew._others[1]._process.pid, signal.SIGKILL)
+        os.kill(crew._staff.others[1]._process.pid, signal.SIGKILL)
         with pytest.raises(SoftfloatError, match="A worker process ended"):
             crew.matmul(a, b, at)
         assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
@@ -154,7 +159,7 @@ def test_a_crew_that_nobody_closed_leaves_nothing():
     crew = Crew(2, least=0)
     a, b = operands("f16")
     crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
-    ((held, place),), (other,) = crew._mapped.values(), crew._others
+    ((held, place),), (other,) = crew._staff.mapped.values(), crew._staff.others
     del crew
     gc.collect()
     assert not place.still_holds(held)
@@ -183,7 +188,7 @@ def test_without_room_to_lay_weights_out_one_process_does_the_work(monkeypatch):
     a, b = operands("f16")
     with Crew(2, least=0) as crew:
         assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
-        assert crew._others == []
+        assert crew._staff.others == []
 
 
 class _TwoWordsError(Exception):
@@ -212,19 +217,19 @@ def test_matrices_that_are_not_kept_are_sent_and_give_the_same_bits(text, backen
     a, b = operands(at.storage, m=20)
     init = np.ones((20, 130))
     with Crew(3, backend, least=0) as crew:
-        assert crew.here.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+        assert crew.sending.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
         two, whole = SideBySide((b[:, :7], b[:, 7:])), kernels.matmul(a, b, at, init=init)
-        assert crew.here.matmul(a, two, at, init=init).tobytes() == whole.tobytes()
-        assert not crew._mapped
-        assert crew.here._others is crew._others
+        assert crew.sending.matmul(a, two, at, init=init).tobytes() == whole.tobytes()
+        assert not crew._staff.mapped
+        assert crew.sending._staff.others is crew._staff.others
 
 
 def test_few_rows_are_not_worth_a_matrix_that_is_sent():
     at = precision_of("storage=f16,acc=f16")
     a, b = operands("f16")
     with Crew(2, least=0) as crew:
-        assert crew.here.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
-        assert not crew._others
+        assert crew.sending.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+        assert not crew._staff.others
 
 
 def test_a_file_that_has_gone_since_it_was_found_is_an_error_and_the_crew_goes_on(tmp_path):
@@ -233,7 +238,7 @@ def test_a_file_that_has_gone_since_it_was_found_is_an_error_and_the_crew_goes_o
     b.T.tofile(path)
     mapped = np.memmap(path, np.float16, "r", shape=b.T.shape).T
     with Crew(2, least=0) as crew:
-        assert crew._map(mapped)
+        assert crew._staff.map(mapped)
         path.unlink()
         with pytest.raises(FileNotFoundError):
             crew.matmul(a, mapped, at)
@@ -246,7 +251,7 @@ def test_workers_that_have_no_core_to_wait_on_sleep(monkeypatch):
     a, b = operands("f16")
     with Crew(2, least=0) as crew:
         assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
-        assert not crew._others[0]._awake
+        assert not crew._staff.others[0]._awake
 
 
 @pytest.mark.usefixtures("storage")
@@ -268,7 +273,7 @@ import time, numpy as np
 from softfloat_llm.numerics.crew import Crew
 crew = Crew(2, least=0)
 crew.matmul(np.ones((3, 70)), np.ones((70, 9)), __import__("softfloat_llm").Precision("f16", acc="f16"))
-print(crew._others[0]._process.pid, crew._storage.paths, flush=True)
+print(crew._staff.others[0]._process.pid, crew._staff.storage.paths, flush=True)
 time.sleep(60)
 """
     child = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True)
@@ -282,3 +287,82 @@ time.sleep(60)
     while os.path.exists(f"/proc/{worker}/fd/0") and time.monotonic() < end:
         time.sleep(0.01)
     assert not os.path.exists(f"/proc/{worker}/fd/0")
+
+
+def test_another_file_that_has_got_the_path_of_weights_is_read_and_not_the_old_one(tmp_path):
+    at, path = precision_of("storage=f16,acc=f16"), tmp_path / "weights"
+    a, old = operands("f16")
+    new = round_to(-old, "f16")
+
+    def mapped(b):
+        b.T.astype(np.float16).tofile(tmp_path / "next")
+        os.replace(tmp_path / "next", path)
+        return np.memmap(path, np.float16, "r", shape=b.T.shape).T
+
+    with Crew(2, least=0) as crew:
+        for b in (old, new):
+            assert crew.matmul(a, mapped(b), at).tobytes() == kernels.matmul(a, b, at).tobytes()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.usefixtures("storage")
+def test_a_forked_process_has_workers_of_its_own_and_leaves_its_parents_alone():
+    at = precision_of("storage=f16,acc=f16")
+    a, b = operands("f16")
+    expected = kernels.matmul(a, b, at).tobytes()
+    with Crew(2, least=0) as crew:
+        assert crew.matmul(a, b, at).tobytes() == expected
+        others, paths = list(crew._staff.others), list(crew._staff.storage.paths)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with suppress(BaseException):
+                is_alone = not crew._staff.others and not crew._staff.mapped
+                is_right = crew.matmul(a, b * 2, at).tobytes() == kernels.matmul(a, b * 2, at).tobytes()
+                crew.close()
+                status = 0 if is_alone and is_right else 2
+            os._exit(status)
+        assert crew.matmul(a, b * 4, at).tobytes() == kernels.matmul(a, b * 4, at).tobytes()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert crew.matmul(a, b, at).tobytes() == expected
+        assert crew._staff.others == others
+        assert all(os.path.exists(path) for path in paths)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_crew_closes_while_a_forked_process_goes_on():
+    at = precision_of("storage=f16,acc=f16")
+    a, b = operands("f16")
+    with Crew(2, least=0) as crew:
+        crew.matmul(a, b, at)
+        process = crew._staff.others[0]._process
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        crew.close()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert process.returncode == 0  # by itself: its input ended
+
+
+def test_nothing_is_imported_from_where_a_crew_is_used(tmp_path, monkeypatch):
+    for module in ("pickle", "select", "numpy"):
+        (tmp_path / f"{module}.py").write_text("print('mine')\nraise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    at = precision_of("storage=f16,acc=f16")
+    a, b = operands("f16")
+    with Crew(2, least=0) as crew:
+        assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+
+
+def test_what_is_no_answer_is_told_as_the_end_of_a_worker(monkeypatch):
+    at = precision_of("storage=f16,acc=f16")
+    a, b = operands("f16")
+    with Crew(2, least=0) as crew:
+        crew.matmul(a, b, at)
+        monkeypatch.setattr("softfloat_llm.numerics.workers.pickle.load", lambda _: float("not a pickle"))
+        with pytest.raises(SoftfloatError, match="A worker process ended"):
+            crew.matmul(a, b, at)

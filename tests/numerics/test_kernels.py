@@ -434,3 +434,12 @@ def test_a_product_beyond_its_own_format_is_infinite_however_wide_the_accumulato
     a, b = np.array([[300.0, 1.0]]), np.array([[300.0], [1.0]])
     at = precision_of(f"storage={storage},product={product},acc={acc},output=f32")
     assert kernels.matmul(a, b, at).tolist() == [[np.inf]]
+
+
+def test_a_nan_that_is_stored_in_a_format_without_nan_is_the_zero_of_a_positive_one() -> None:
+    at = precision_of("storage=f16,acc=f16,order=blocked:2:e2m1fn")
+    a, b = np.array([[1.0, 1.0]]), np.array([[np.nan], [-np.nan]])
+    for columns in (b, -b, np.repeat(b, 70, axis=1)):
+        found = kernels.matmul(a, columns, at)
+        assert (found == 0).all()
+        assert np.signbit(found).all()  # as round_to(+NaN, "e2m1fn")
