@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import PrecisionError
-from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, native_squares, native_sum, terms_of
+from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, terms_of
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array
+from softfloat_llm.numerics.native_sums import native_squares, native_sum
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
 from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of

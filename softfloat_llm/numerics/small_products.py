@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from softfloat_llm.numerics.accumulate import enters_in_turn
 from softfloat_llm.numerics.einsum_loops import can_sum, is_sequential, sums_of_products
 from softfloat_llm.numerics.extents import smallest_of
 from softfloat_llm.numerics.formats import Array, Float64Array, f32
+from softfloat_llm.numerics.native_sums import enters_in_turn
 from softfloat_llm.numerics.operands import needs_check
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.steps import all_exact_in_float32, flushes

@@ -14,13 +14,11 @@ from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.accumulate import (
     NativeF32,
     arithmetic_of,
-    enters_in_turn,
     follow,
-    native_squares,
-    native_sum,
 )
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import format_of
+from softfloat_llm.numerics.native_sums import enters_in_turn, native_squares, native_sum
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import MODES, round_to, widen
 from tests.oracle import ExactMachine, add_up, assert_same, joined, kahan_sum, neumaier_sum
