@@ -143,7 +143,7 @@ def scores(q: Array, k: Array, spec: SiteSpec, some: Queries | None = None, *, c
     acc_format = taps.acc_format or spec.output
     fills = (None, hidden_in(acc_format), hidden_in(spec.output))
     acc, out = hide(taps.acc, acc_format, some), hide(taps.out, spec.output, some)
-    return taps._replace(acc=acc, out=out, fills=fills)
+    return taps.with_out(out, is_finite=taps.is_finite)._replace(acc=acc, fills=fills)  # what is hidden is not seen
 
 
 def weighted_values(
@@ -188,7 +188,7 @@ def _normalised(taps: Taps, pending: Pending, spec: SiteSpec) -> Taps:
         normalised = widen(ops.div(wide, factor, fmt, at.rounding.acc, subnormals=at.subnormals.acc))
     else:
         normalised = round_wide(wide * factor, fmt, **at.rules("acc"))
-    return taps._replace(out=reduce.rounded_output(normalised, at).out, is_finite=False)
+    return taps.with_out(reduce.rounded_output(normalised, at).out)
 
 
 def _over_seen_keys(left: Array, right: Array, sees: int, by: _Making) -> Taps:
@@ -272,8 +272,7 @@ def _with_rows(taps: Taps, rows: dict[int, Taps], positions: int) -> Taps:
 
     one = next(iter(rows.values()))
     told = terms if one.terms is not None else None
-    acc, out = stacked("acc"), stacked("out")
-    return taps._replace(acc=acc, out=out, terms=told, acc_format=one.acc_format, is_finite=False)
+    return taps.with_out(stacked("out"))._replace(acc=stacked("acc"), terms=told, acc_format=one.acc_format)
 
 
 def is_moved_by_zeros(at: Precision) -> bool:

@@ -282,4 +282,4 @@ def divided(taps: Taps, divisor: float, spec: SiteSpec) -> Taps:
     """The taps with what was given over a number of the config. **Rounds:** as `times`, with the quotient."""
     held = held_in(divisor, spec.compute)
     out = given_values(widen(ops.div(widen(taps.out), held, spec.compute)), spec)
-    return taps._replace(out=out, is_finite=False)
+    return taps.with_out(out)

@@ -197,8 +197,8 @@ class _Pass(NamedTuple):
         """RMSNorm of each head by itself, with the weight of that name. x (B*T, heads, C), as the result."""
         taps = blocks.rms_norm(x.reshape(-1, x.shape[-1]), self.store[name], self.recipe.at(site), self.eps)
         assert taps.acc is not None
-        enter, out = taps.enter.reshape(x.shape), taps.out.reshape(x.shape)
-        return self.see(site, taps._replace(enter=enter, acc=taps.acc.reshape(x.shape[:2]), out=out))
+        enter, acc, out = taps.enter.reshape(x.shape), taps.acc.reshape(x.shape[:2]), taps.out.reshape(x.shape)
+        return self.see(site, taps.with_out(out, is_finite=taps.is_finite)._replace(enter=enter, acc=acc))
 
     def add(self, site: str, x: Stream, h: Array) -> Stream:
         """The stream plus h times the config's residual_multiplier, both (B*T, D)."""

@@ -108,7 +108,7 @@ def _stacked(parts: list[Taps], over_keys: Sequence[str], width: int) -> Taps:
     told = terms if all(part.terms is not None for part in parts) else None
     enter, acc, out = stage("enter"), stage("acc"), stage("out")
     is_finite = all(part.is_finite for part in parts)
-    return parts[-1]._replace(enter=enter, acc=acc, out=out, terms=told, is_finite=is_finite)
+    return parts[-1].with_out(out, is_finite=is_finite)._replace(enter=enter, acc=acc, terms=told)
 
 
 def _as_wide(array: Array, width: int) -> Array:

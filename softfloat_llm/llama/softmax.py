@@ -57,12 +57,12 @@ def softmax(x: Array, spec: SiteSpec, some: Queries | None = None) -> tuple[Taps
     acc, total = _sums_of_seen(_as_terms(terms, spec), some, _summing(spec))
     taps = taps._replace(acc=acc)
     if spec.options["normalise"] == "after":
-        return taps._replace(out=given_values(terms, spec)), _pending(total, spec)
+        return taps.with_out(given_values(terms, spec)), _pending(total, spec)
     if spec.options["form"] == "reciprocal":
         quotient = product_of(terms, quotient_of(number_in(1.0, c), total[..., None], c), c)
     else:
         quotient = quotient_of(terms, total[..., None], c)
-    return taps._replace(out=given_values(quotient, spec)), None
+    return taps.with_out(given_values(quotient, spec)), None
 
 
 def _online(wide: Array, taps: Taps, spec: SiteSpec) -> tuple[Taps, Pending]:
@@ -90,7 +90,7 @@ def _online(wide: Array, taps: Taps, spec: SiteSpec) -> tuple[Taps, Pending]:
         total = round_sum(corrected, own, kept, **at.rules("acc"))
         top = largest
     acc, out = reduce.rounded_output(total, at)
-    taps = taps._replace(acc=acc, out=given_values(np.concatenate(parts, axis=-1), spec))
+    taps = taps.with_out(given_values(np.concatenate(parts, axis=-1), spec))._replace(acc=acc)
     return taps, _pending(out, spec)._replace(keys=keys, corrections=np.concatenate(corrections, axis=-1))
 
 

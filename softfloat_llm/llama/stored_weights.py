@@ -60,7 +60,7 @@ class StoredWeights:
     """Weights as the recipe's sites store them, each rounded when it is first asked for.
 
     A tensor that lies in the storage format already, or in a narrower one, is passed on as it is (memory mapped); when
-    a linear layer asks for it again, it is kept turned, unless the checkpoint is large.
+    a linear layer asks for it again, it is kept turned (a wide one in turned strips), unless the checkpoint is large.
     `lost` counts what scaled storage (the option `weights`) clipped, flushed or made NaN, by tensor.
     """
 
@@ -100,7 +100,7 @@ class StoredWeights:
         biases = [self._bias(site, name) for site, name in named]
         weights, turned = self._together([self._wanted(site, name) for site, name in named])
         found = Linears(tuple(zip(weights, biases, strict=True)), turned)
-        if turned is not None and all(bias is None for bias in biases):
+        if turned is not None:  # the weights are kept; beside them a bias that is not is small
             self._settled[named] = found
         return found
 

@@ -5,6 +5,7 @@ Shape letters as in `blocks`. Start reading at `Taps`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -44,6 +45,10 @@ class Taps(NamedTuple):
     lost: Counts | None = None
     is_finite: bool = False
 
+    def with_out(self, out: Array, *, is_finite: bool = False) -> Taps:
+        """The same with another `out`, of which no more is known than what is said here."""
+        return self._replace(out=out, is_finite=is_finite)
+
 
 def as_scaled(x: Array, word: str) -> tuple[Array, Counts | None]:
     """x (...) as a scaled format stores it, decoded to f32, and how many values that cost; `plain`: x itself."""
@@ -76,9 +81,14 @@ def given_values(wide: Array, spec: SiteSpec) -> Array:
     return round_carried(wide, spec.output, **spec.precision.rules("output"))
 
 
-@cache
 def held_in(number: float, fmt: Format) -> float:
     """A number of a config as a format holds it (in f16, an epsilon of 1e-8 is 0)."""
+    return _held(number, math.copysign(1.0, number), fmt)
+
+
+@cache
+def _held(number: float, sign: float, fmt: Format) -> float:
+    """The same. The sign keeps 0.0 and -0.0 apart, which are equal."""
     return float(round_wide(np.array([number]), fmt)[0])
 
 

@@ -7,7 +7,10 @@ reading at `sum_of`.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,10 +19,10 @@ from softfloat_llm.numerics.formats import Array, Format, f32
 from softfloat_llm.numerics.ops import div_wide
 from softfloat_llm.numerics.rounding import carry, is_one_cast, round_carried, round_sum, round_wide, widen
 
-USUAL = {"mode": "ties_to_even", "overflow": "ieee", "subnormals": "keep"}
+USUAL: Mapping[str, Any] = MappingProxyType({"mode": "ties_to_even", "overflow": "ieee", "subnormals": "keep"})
 
 
-def sum_of(x: Array, y: Array, fmt: Format, rules: dict[str, Any] = USUAL) -> Array:
+def sum_of(x: Array, y: Array, fmt: Format, rules: Mapping[str, Any] = USUAL) -> Array:
     """x + y (...), rounded once to the format.
 
     float32's own sum is one rounding to f32. To bf16 or f16, of values of those (11 bits at most), rounding to float32
@@ -42,7 +45,10 @@ def difference_of(x: Array, y: Array, fmt: Format) -> Array:
 
 
 def product_of(x: Array, y: Array, fmt: Format) -> Array:
-    """x * y (...), rounded once to the format, ties to even. In float64 it is exact."""
+    """x * y (...), rounded once to the format, ties to even.
+
+    In float64 it is exact, if the carriers have at most 24 bits.
+    """
     with np.errstate(all="ignore"):
         if fmt is f32 and _fit_float32(x, y):
             return in_float32(x) * in_float32(y)
@@ -57,9 +63,14 @@ def quotient_of(x: Array, y: Array, fmt: Format) -> Array:
     return carry(div_wide(widen(x), widen(y), fmt), fmt)
 
 
-@cache
 def number_in(number: float, fmt: Format) -> Array:
     """A number (), rounded once to the format, in its carrier dtype. Not to be changed."""
+    return _held(number, math.copysign(1.0, number), fmt)
+
+
+@cache
+def _held(number: float, sign: float, fmt: Format) -> Array:
+    """The same. The sign keeps 0.0 and -0.0 apart, which are equal."""
     held = carry(round_wide(np.array([number]), fmt), fmt)[0, ...]
     held.flags.writeable = False
     return held

@@ -22,6 +22,11 @@ class SideBySide:
     parts: tuple[Array, ...]
     whole: Array | None = None
 
+    def __post_init__(self) -> None:
+        if self.whole is not None:  # a vector, as a bias is, lies there as one of one dimension
+            width = sum(part.shape[-1] for part in self.parts)
+            assert self.whole.shape == (*self.parts[0].shape[:-1], width)
+
     @cached_property
     def shape(self) -> tuple[int, int]:
         """(K, N)."""

@@ -81,3 +81,15 @@ def test_a_number_is_held_once_in_its_carrier():
     with pytest.raises(ValueError, match="read-only"):
         number_in(0.1, f32)[...] = 1.0
     assert elementwise.in_float32(number_in(0.5, f32)) is number_in(0.5, f32)
+
+
+@pytest.mark.parametrize(("fmt", "numbers"), [("e6m5", (0.0, -0.0)), ("e6m6", (-0.0, 0.0)), ("e6m7", (1e-99, -1e-99))])
+def test_zeros_of_both_signs_are_two_numbers(fmt, numbers):
+    """Whichever was asked for first: each pair in a format of its own, of which nothing is held yet."""
+    for number in numbers:
+        assert np.signbit(number_in(number, format_of(fmt))) == np.signbit(number)
+
+
+def test_the_usual_rules_are_nobodys_to_change():
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        USUAL["mode"] = "toward_zero"

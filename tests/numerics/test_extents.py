@@ -17,6 +17,7 @@ from softfloat_llm.numerics.extents import (
     spread,
     unchanging,
 )
+from softfloat_llm.numerics.formats import format_of
 
 
 def looked_at(block):
@@ -135,14 +136,25 @@ def test_one_value_that_is_not_finite_is_found_among_the_largest_ones(dtype):
         assert not is_all_finite(values.T)
 
 
-@pytest.mark.parametrize("limit", [65504.0, 3.39e38, 1.0])
+@pytest.mark.parametrize("limit", [65504.0, 3.39e38, 1.0, format_of("e5m23").max])
 def test_what_is_known_to_be_below_a_limit_is(limit):
-    """Each element is tried at the largest float32 that the answer lets through, and above; NaN and infinities too."""
+    """The float32 beside the limit on both sides, further ones, infinities and NaN, as one element of several sizes."""
+    beside = [float(np.nextafter(np.float32(limit), np.float32(to))) for to in (0.0, np.inf)]
     for size in (1, 7, 400):
-        for value in (0.0, limit * 0.999, limit, -limit, limit * 1.001, np.inf, -np.inf, np.nan):
+        for value in (0.0, limit * 0.999, *beside, limit, -limit, limit * 1.001, np.inf, -np.inf, np.nan):
             x = np.zeros(size, np.float32)
             x[size // 2] = value
             if is_below(x, limit):
                 assert abs(x[size // 2]) < limit
     assert is_below(np.full((2, 3), 0.01, np.float32), limit)
     assert not is_below(np.zeros(3), limit)
+
+
+def test_a_limit_whose_square_float32_rounds_is_not_below_itself():
+    """Rounded down, its square is less than the exact one, with which it is therefore not to be compared."""
+    limit = format_of("e5m23").max
+    below, itself, above = (np.nextafter(np.float32(limit), np.float32(to)) for to in (0.0, limit, np.inf))
+    assert itself == limit
+    assert float(itself * itself) < limit * limit
+    assert [is_below(np.array([0.0, sign * x]).astype(np.float32), limit) for x in (below, itself, above)
+            for sign in (1, -1)] == [True, True, False, False, False, False]  # fmt: skip

@@ -85,6 +85,13 @@ def test_parts_that_lie_in_one_array_have_the_bits_of_parts_that_do_not(text, ba
     assert np.array_equal(found, kernels.matmul(a, SideBySide(tuple(parts)), at, backend=backend))
 
 
+@pytest.mark.parametrize("shape", [(40, 202), (40, 204), (39, 203), (203, 40), (40,)])
+def test_the_whole_has_the_shape_of_its_parts(shape):
+    _, parts = made("f16")
+    with pytest.raises(AssertionError):
+        SideBySide(tuple(parts), np.zeros(shape, np.float16))
+
+
 def test_wide_parts_are_cut_by_themselves(monkeypatch):
     """Strips that lie as tiles take them are not joined."""
     at = precision_of("storage=bf16,acc=f32")
