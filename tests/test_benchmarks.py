@@ -38,8 +38,9 @@ def test_every_part_runs(part):
 def test_peers_are_timed_and_compared_bit_by_bit(monkeypatch):
     monkeypatch.setattr(bench_peers, "PEERS", [peer for peer in PEERS if peer.module in ("numpy", "ml_dtypes")])
     rows = list(benchmarks.found("peers", QUICK))[1:]
-    assert len(rows) == 4
+    assert sorted(row.workers for row in rows) == [1] * 4 + [2] * 4
     assert all("equal bits" in row.note for row in rows)
+    assert all(("the peer uses one core" in row.note) == (row.workers > 1) for row in rows)
 
 
 @pytest.mark.parametrize("peer", [peer for peer in PEERS if peer.module in ("gfloat", "pychop", "apytypes")])

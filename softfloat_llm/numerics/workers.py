@@ -54,16 +54,13 @@ class Worker:
     """Another Python process that runs `work`, and the two pipes to it. `is_awake`: there is a core for it to wait."""
 
     def __init__(self, *, is_awake: bool = True) -> None:
-        paths = os.pathsep.join(
-            path for path in sys.path if os.path.isabs(path)
-        )  # an editable install has a name there
         self._awake = _AWAKE if is_awake else 0.0
         words = [sys.executable, "-P", "-c", f"from {__name__} import work; work({self._awake})"]  # nothing from here
         self._process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": paths},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(_paths())},
             start_new_session=True,
         )
         self._numbers: dict[Hashable, int] = {}
@@ -131,6 +128,13 @@ class Worker:
             assert pipe is not None
             os.dup2(nowhere, pipe.fileno())
         os.close(nowhere)
+
+
+def _paths() -> list[str]:
+    """Where a process finds the modules of this one: not where this one happens to be, but this package in any case."""
+    paths = [path for path in sys.path if os.path.isabs(path)]  # an editable install has a name there that is no path
+    root = os.path.abspath(os.path.join(os.path.dirname(kernels.__file__), "..", ".."))
+    return paths if root in paths else [root, *paths]
 
 
 def _make_room(pipe: IO[bytes]) -> None:
