@@ -30,9 +30,9 @@ RULES = (  # (path in the package, function, region): the first that matches
     (r"llama/(attention|attended|softmax|query_blocks)", r".*", "attention"),
     (r"llama/recorder", r"look|is_silent|_first_nonfinite", "checks"),
     (r"numerics/(rounding|ops)", r"check.*", "checks"),
-    (r"numerics/(rounding|ops)", r".*", "rounding"),
+    (r"numerics/(rounding|ops|elementwise)", r".*", "rounding"),
     (r"numerics/extents", r".*", "checks"),
-    (r"numerics/(operands|compiled)", r".*(widen|carried|turned|table|from_spread).*", "widening"),
+    (r"numerics/(operands|compiled|stored_rows)", r".*(widen|carried|turned|table|from_spread).*", "widening"),
     (r"llama/stored_weights", r"_turned", "widening"),
     (
         r"numerics/",
@@ -41,8 +41,9 @@ RULES = (  # (path in the package, function, region): the first that matches
     ),
     (r"llama/taps", r".*", "rounding"),
     (
-        r"numerics/(kernels|steps|narrow_steps|masked_steps|tiles|threads|side_by_side|underflow_rounding|einsum_loops"
-        r"|compiled|crew|exact_products|accumulate|partials|fused|adders)",
+        r"numerics/(kernels|steps|narrow_steps|narrow_in_float32|masked_steps|tiles|threads|side_by_side"
+        r"|underflow_rounding|einsum_loops|small_products|native_sums|compiled|crew|workers|exact_products|accumulate"
+        r"|partials|fused|adders)",
         r".*",
         "products",
     ),

@@ -144,9 +144,8 @@ def _root(x: Array, spec: SiteSpec, eps: float) -> tuple[Array, Array]:
     """
     c = spec.compute
     at = spec.precision.with_output(c)
-    sums = reduce.square_stages(
-        x, at if spec.options.get("takes", "stored") == "stored" else at.with_storage(c)
-    )  # (T,)
+    taken = at if spec.options.get("takes", "stored") == "stored" else at.with_storage(c)
+    sums = reduce.square_stages(x, taken)  # (T,)
     shifted = widen(sum_of(_mean(sums, x.shape[-1], spec), number_in(eps, c), c))  # (T,)
     if spec.options["root"] == "rsqrt":
         root = functions.rsqrt_wide(shifted, c)  # one rounding: it differs from two on 27.7 % of normal bf16 inputs

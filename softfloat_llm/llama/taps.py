@@ -5,20 +5,19 @@ Shape letters as in `blocks`. Start reading at `Taps`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from softfloat_llm.numerics import functions
 from softfloat_llm.numerics.accumulate import arithmetic_of, terms_of, terms_until_nonfinite
+from softfloat_llm.numerics.elementwise import number_in
 from softfloat_llm.numerics.engine_functions import EXPONENTIALS, OF_ONE
 from softfloat_llm.numerics.extents import is_below
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import round_block, round_carried, round_wide
+from softfloat_llm.numerics.rounding import round_block, round_carried
 from softfloat_llm.numerics.scaled import Counts, quantise
 from softfloat_llm.site_specs import SiteSpec
 
@@ -83,13 +82,7 @@ def given_values(wide: Array, spec: SiteSpec) -> Array:
 
 def held_in(number: float, fmt: Format) -> float:
     """A number of a config as a format holds it (in f16, an epsilon of 1e-8 is 0)."""
-    return _held(number, math.copysign(1.0, number), fmt)
-
-
-@cache
-def _held(number: float, sign: float, fmt: Format) -> float:
-    """The same. The sign keeps 0.0 and -0.0 apart, which are equal."""
-    return float(round_wide(np.array([number]), fmt)[0])
+    return float(number_in(number, fmt))
 
 
 def exponential(x: Float64Array, spec: SiteSpec, *, alone: bool = False) -> Float64Array:

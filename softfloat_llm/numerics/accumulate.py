@@ -1,7 +1,7 @@
 """How a running sum moves: the arithmetic of an accumulator, and the stack machine that follows an order's program.
 
 `Plain` is the evident form: `follow` takes the terms one at a time, on whole float64 arrays, and every addition is an
-exact pair rounded once. `NativeF32`, and `native_squares` by it, are float32's own additions where those do the same;
+exact pair rounded once. `NativeF32`, and `native_sums` by it, are float32's own additions where those do the same;
 `kernels` holds the fast forms on tiles. The tests hold all of them against `Plain`. Start reading at `follow`.
 """
 

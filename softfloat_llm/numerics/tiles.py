@@ -191,8 +191,8 @@ class Products:
 
     def operands(self, ks: slice | npt.NDArray[np.intp]) -> tuple[Array, Array]:
         """Some rows of both, (count, M) and (count, n), wide."""
-        right = self.sides[1]
-        return self.left[ks], right[ks].wide if isinstance(right, StoredRows) else right.wide[ks]
+        right = self._right_rows(ks)
+        return self.left[ks], right.wide if isinstance(right, StoredRows) else right
 
     @cached_property
     def spread(self) -> Spread:

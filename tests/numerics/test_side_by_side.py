@@ -17,18 +17,22 @@ TEXTS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(params=kernels.BACKENDS)
+def backend(request):
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    return request.param
+
+
 def made(storage, widths=(70, 3, 130)):
     rng = np.random.default_rng(4)
     a = round_to(rng.standard_normal((3, 40)), storage)
     return a, [round_to(rng.standard_normal((n, 40)), storage).T for n in widths]
 
 
-@pytest.mark.parametrize("backend", kernels.BACKENDS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_each_part_has_its_own_bits(text, backend):
     """Random words too are those of a matrix by itself, wherever it stands."""
-    if backend == "numba":
-        pytest.importorskip("numba")
     at = precision_of(f"storage={text}")
     a, parts = made(at.storage)
     whole = SideBySide(tuple(parts))
@@ -69,11 +73,8 @@ def test_joined_blocks_keep_their_values_and_their_layout(dtypes, order):
     assert whole.flags.c_contiguous == (order == "C")
 
 
-@pytest.mark.parametrize("backend", kernels.BACKENDS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_parts_that_lie_in_one_array_have_the_bits_of_parts_that_do_not(text, backend):
-    if backend == "numba":
-        pytest.importorskip("numba")
     at = precision_of(f"storage={text}")
     a, parts = made(at.storage)
     lying = np.concatenate(parts, axis=1)
