@@ -46,10 +46,10 @@ NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "stochastic", "modes", "carriers", "rounding", "ulps", "ops", "elementwise", "enclosures",
     "approximations", "special_values", "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees",
-    "adders", "mkl_orders", "orders", "precision", "fused", "extents", "operands", "accumulate", "native_sums",
-    "partials", "scaled", "side_by_side", "stored_rows", "threads", "einsum_loops", "tiles", "underflow_rounding",
-    "steps", "narrow_steps", "narrow_in_float32", "masked_steps", "paths", "small_products", "exact_products",
-    "compiled_loops", "compiled", "kernels", "mapped", "workers", "crew", "reduce",
+    "adders", "mkl_orders", "order_text", "orders", "precision", "fused", "extents", "operands", "accumulate",
+    "native_sums", "partials", "scaled", "side_by_side", "stored_rows", "threads", "einsum_loops", "tiles",
+    "underflow_rounding", "steps", "narrow_steps", "narrow_in_float32", "masked_steps", "paths", "small_products",
+    "exact_products", "compiled_loops", "compiled", "kernels", "mapped", "workers", "crew", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {
