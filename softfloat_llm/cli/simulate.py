@@ -24,10 +24,11 @@ from softfloat_llm.cli.options import (
     grouped,
     quoted,
 )
-from softfloat_llm.cli.screen import announce, answer_of, bytes_in, say, show, show_json, sized, watched
+from softfloat_llm.cli.screen import announce, answer_of, say, show, show_json, sized, watched
 from softfloat_llm.cli.simulate_prompts import Batch, simulate_prompts
 from softfloat_llm.errors import NonFiniteError, RunError, nearest, why
 from softfloat_llm.io.checkpoint import Model
+from softfloat_llm.io.folders import bytes_in
 from softfloat_llm.recipe import Recipe, recipe_of
 from softfloat_llm.report.run_text import run_facts, run_text
 from softfloat_llm.runs import Run, check_target
