@@ -33,7 +33,7 @@ from softfloat_llm.numerics.formats import Array, Format, format_of
 from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.prompts import chat_tokens, pieces_of, what_to_feed
 from softfloat_llm.recipe import Recipe, recipe_of
-from softfloat_llm.sites import LINEAR, LOGITS, OF_SOME_MODELS, TAPPED
+from softfloat_llm.sites import LINEAR, LOGITS, OF_SOME_MODELS, OUTSIDE, TAPPED
 from softfloat_llm.trace import Event, Trace
 
 RUN_SCHEMA = "softfloat-llm/run/1"
@@ -371,10 +371,9 @@ def tap_names(layers: int, *, qk_norm: bool = True) -> list[str]:
 
     `qk_norm`: False for a model that does not normalise its queries and keys.
     """
-    outside = ("embed", "rope.table", "norm.final", "lm_head")
-    absent = outside if qk_norm else (*outside, *OF_SOME_MODELS)
+    absent = OUTSIDE if qk_norm else (*OUTSIDE, *OF_SOME_MODELS)
     inside = [f"layers.{i}.{site}" for i in range(layers) for site in TAPPED if site not in absent]
-    places = [*outside[:2], *inside, *outside[2:]]
+    places = [*OUTSIDE[:2], *inside, *OUTSIDE[2:]]
     return [f"{place}.{stage}" for place in places for stage in ("in", "acc", "out")]
 
 
