@@ -34,9 +34,8 @@ class Recipe:
     """A named precision policy: for each site of the model its stages.
 
     `Recipe(storage="bf16", acc="f16")` is the recipe of these flags; `at` maps `SITE.KEY` to a word (or lists
-    `SITE.KEY=WORD` texts), and `base` (a name, a file, a text) is the
-    recipe that all of it is put upon. Raises RecipeError, FormatError, OrderError or PrecisionError for words that have
-    no meaning.
+    `SITE.KEY=WORD` texts), and `base` (a name, a file, a text) is the recipe that all of it is put upon. Raises
+    RecipeError, FormatError, OrderError or PrecisionError for words that have no meaning.
     """
 
     name: str
