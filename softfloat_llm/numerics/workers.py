@@ -7,7 +7,6 @@ as being woken takes as long as a small product. Start reading at `Worker`.
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import select
@@ -20,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from softfloat_llm.errors import SoftfloatError, why
+from softfloat_llm.errors import SoftfloatError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.mapped import Mapped
@@ -33,8 +32,6 @@ of a layer (SmolLM2, 5 tokens: 0.8 ms, and 3 where attention does), and soon at 
 _PATIENCE = 5.0  # seconds that a process has to end by itself
 _LARGE = (1 << 25) - (1 << 13)  # bytes: what glibc keeps at most, with room for what it adds
 _ROOM = 1 << 20  # bytes of a pipe: an unprivileged process's most under Linux
-_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
-_INSTEAD = "Try --workers 1, or let a process open more files (ulimit -n)."
 
 
 class Found(NamedTuple):
@@ -54,24 +51,18 @@ class Question(NamedTuple):
 
 
 class Worker:
-    """Another Python process that runs `work`, and the two pipes to it. `is_awake`: there is a core for it to wait.
-
-    Raises SoftfloatError where the system starts none.
-    """
+    """Another Python process that runs `work`, and the two pipes to it. `is_awake`: there is a core for it to wait."""
 
     def __init__(self, *, is_awake: bool = True) -> None:
         self._awake = _AWAKE if is_awake else 0.0
         words = [sys.executable, "-P", "-c", f"from {__name__} import work; work({self._awake})"]  # nothing from here
-        try:
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(_paths())},
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise SoftfloatError(f"Starting a worker process: {why(error)}. {_INSTEAD}") from None
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(_paths())},
+            start_new_session=True,
+        )
         self._numbers: dict[Hashable, int] = {}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -109,8 +100,6 @@ class Worker:
                 f"A worker process ended with exit code {self._process.wait()} in the middle of a product."
                 " Try --workers 1."
             ) from None
-        if isinstance(answer, OSError) and answer.errno in _TOO_MANY_FILES:
-            raise SoftfloatError(f"A worker process that maps each matrix: {why(answer)}. {_INSTEAD}")
         if isinstance(answer, Exception):
             raise answer
         result: Array = answer
