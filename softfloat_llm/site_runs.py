@@ -19,9 +19,10 @@ from softfloat_llm.llama.attention import is_hidden
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.forward import forward
 from softfloat_llm.llama.stored_weights import StoredWeights
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.crew import Crew
 from softfloat_llm.numerics.formats import Array, Format, format_of
-from softfloat_llm.numerics.rounding import carry, round_wide, widen
+from softfloat_llm.numerics.rounding import round_wide
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.runs import Run, model_of
 from softfloat_llm.site_meanings import other_meanings

@@ -44,11 +44,11 @@ SIDEWAYS = {
 }  # equal ranks, this way only
 NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
-    "formats", "exact", "stochastic", "rounding", "ulps", "ops", "elementwise", "enclosures", "approximations",
-    "special_values", "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees", "adders",
-    "mkl_orders", "orders", "precision", "fused", "extents", "operands", "accumulate", "native_sums", "partials",
-    "scaled", "side_by_side", "stored_rows", "threads", "einsum_loops", "tiles", "underflow_rounding", "steps",
-    "narrow_steps", "narrow_in_float32", "masked_steps", "paths", "small_products", "exact_products",
+    "formats", "exact", "stochastic", "modes", "carriers", "rounding", "ulps", "ops", "elementwise", "enclosures",
+    "approximations", "special_values", "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees",
+    "adders", "mkl_orders", "orders", "precision", "fused", "extents", "operands", "accumulate", "native_sums",
+    "partials", "scaled", "side_by_side", "stored_rows", "threads", "einsum_loops", "tiles", "underflow_rounding",
+    "steps", "narrow_steps", "narrow_in_float32", "masked_steps", "paths", "small_products", "exact_products",
     "compiled_loops", "compiled", "kernels", "mapped", "workers", "crew", "reduce",
 ]  # fmt: skip
 
@@ -161,7 +161,7 @@ def test_no_sum_outside_numerics_hides_its_accumulator_and_order(path):
 @pytest.mark.parametrize("path", EMULATING)
 def test_no_astype_outside_numerics_narrows(path):
     found = [f"{path}:{line}: {what}" for line, what in narrowings(tree_of(path)) if path not in ONE_ROUNDING]
-    assert not found, f"{found}: use round_to to round, rounding.carry to move values to their carrier, widen to widen"
+    assert not found, f"{found}: use round_to to round, carriers.carry to move values to their carrier, widen to widen"
 
 
 @pytest.mark.parametrize(

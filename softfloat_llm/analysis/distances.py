@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softfloat_llm.analysis.numbers import about, binade, jsonable
+from softfloat_llm.numerics.carriers import bits_of
 from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
-from softfloat_llm.numerics.rounding import bits_of, round_block, round_to
+from softfloat_llm.numerics.rounding import round_block, round_to
 from softfloat_llm.numerics.ulps import ulp, ulp_distance
 
 Index = tuple[int, ...]

@@ -18,9 +18,11 @@ from softfloat_llm.analysis.answers import Answer, Table
 from softfloat_llm.analysis.exact_text import fields
 from softfloat_llm.analysis.numbers import hex_float, jsonable
 from softfloat_llm.analysis.reading import Number, number_of
+from softfloat_llm.numerics.carriers import carry
 from softfloat_llm.numerics.exact import Real, floor_log2, round_exact
 from softfloat_llm.numerics.formats import Format, encode, f32, f64, format_of
-from softfloat_llm.numerics.rounding import OVERFLOWS, SUBNORMALS, carry, check_mode, check_option, round_to
+from softfloat_llm.numerics.modes import OVERFLOWS, SUBNORMALS, check_mode, check_option
+from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.numerics.ulps import ulp
 
 SCHEMA = "softfloat-llm/explain/1"

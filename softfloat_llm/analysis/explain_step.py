@@ -36,10 +36,11 @@ from softfloat_llm.analysis.sides import side_of
 from softfloat_llm.analysis.taps import Tap, forward_order, tap_of
 from softfloat_llm.analysis.verdicts import Verdict
 from softfloat_llm.errors import RunError
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.exact import dot_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import round_to, widen
+from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.numerics.ulps import ulp
 from softfloat_llm.recipe import Recipe
 

@@ -24,13 +24,14 @@ from softfloat_llm.analysis.sum_steps import Step, follow_steps
 from softfloat_llm.errors import PrecisionError
 from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.accumulate import terms_of
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.exact import Real
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.fused import Pairs
 from softfloat_llm.numerics.operands import check_held, rounded_product
 from softfloat_llm.numerics.precision import Precision, precision_of
 from softfloat_llm.numerics.reduce import PrecisionLike
-from softfloat_llm.numerics.rounding import round_to, widen
+from softfloat_llm.numerics.rounding import round_to
 
 MOST_TERMS = 100_000  # each is a step that is kept: some seconds
 Values = Array | Sequence[str | Real | Number]

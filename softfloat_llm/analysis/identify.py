@@ -21,9 +21,10 @@ from softfloat_llm.analysis.identify_facts import SUMS, facts_of, notes_on, real
 from softfloat_llm.analysis.numbers import jsonable
 from softfloat_llm.errors import ArrayError, FormatError, WordError, nearest
 from softfloat_llm.io.progress import Progress
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.formats import Array, format_of
 from softfloat_llm.numerics.orders import Order
-from softfloat_llm.numerics.rounding import round_to, widen
+from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.operations import OUT, TABLE, Operation, Shape, check_arrays, evaluate, operation_of
 from softfloat_llm.recipe import recipe_names, recipe_of
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from softfloat_llm.analysis.grids import NARROW, Facts, orders, units_of
 from softfloat_llm.errors import ArrayError
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.formats import CARRIERS, Array, Format, f16, f32, format_of
-from softfloat_llm.numerics.rounding import round_to, widen
+from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.operations import OUT, Operation, Shape, operands
 from softfloat_llm.sites import SITES
 

@@ -22,9 +22,11 @@ from softfloat_llm.analysis.identify import SCHEMA
 from softfloat_llm.analysis.numbers import jsonable
 from softfloat_llm.analysis.reading import Number, number_of
 from softfloat_llm.errors import ArrayError
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.exact import Real
 from softfloat_llm.numerics.formats import FORMATS, Array, Float64Array, Format, f32, f64, format_of
-from softfloat_llm.numerics.rounding import MODES, OVERFLOWS, SUBNORMALS, round_to, widen
+from softfloat_llm.numerics.modes import MODES, OVERFLOWS, SUBNORMALS
+from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.numerics.ulps import ulp
 
 MOST_PAIRS = 20_000

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.numerics import functions, reduce
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.formats import Array, Format, format_of
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import carry, round_sum, round_wide, widen
+from softfloat_llm.numerics.rounding import round_sum, round_wide
 
 
 def log_softmax(rows: npt.ArrayLike, fmt: str | Format, *, compute: str | Format = "f32", order: str = "seq") -> Array:

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import ProbeError
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
-from softfloat_llm.numerics.rounding import carry, round_wide, widen
+from softfloat_llm.numerics.rounding import round_wide
 
 Takes = Literal["products", "terms"]
 Kernel = Callable[..., npt.ArrayLike]

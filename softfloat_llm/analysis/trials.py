@@ -14,10 +14,11 @@ import numpy as np
 
 from softfloat_llm.analysis.probes import Subject
 from softfloat_llm.numerics import reduce
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import carry, round_to, round_wide, widen
+from softfloat_llm.numerics.rounding import round_to, round_wide
 from softfloat_llm.numerics.trees import Tree
 
 _ROWS = 48  # of each kind

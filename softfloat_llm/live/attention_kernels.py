@@ -17,8 +17,9 @@ from softfloat_llm.live.kernels import Places, same_rows
 from softfloat_llm.live.torch_host import import_torch
 from softfloat_llm.live.torch_kernels import own_tensor
 from softfloat_llm.live.transformers_model import from_torch
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, bf16
-from softfloat_llm.numerics.rounding import carry, round_to, widen
+from softfloat_llm.numerics.rounding import round_to
 
 _HALF_AN_ULP = -16.92  # exp of it is 0.75 * 2^-24: less than half an ulp of 1, and twice it is more
 _NOTHING = -1e4  # a score whose exponential is 0

@@ -19,9 +19,9 @@ from softfloat_llm.analysis.reveal import Revealed, reveal
 from softfloat_llm.analysis.trials import Finish, differing, sensitive_sums, sums_of
 from softfloat_llm.conditions import Condition
 from softfloat_llm.errors import LiveError
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import carry, widen
 
 Places = npt.NDArray[np.int64]
 """(P, 3): head, row and column of elements of a result; a reduction has rows alone."""

@@ -15,12 +15,13 @@ from softfloat_llm.llama.products import product
 from softfloat_llm.llama.query_blocks import Product, Queries, in_query_blocks, whole
 from softfloat_llm.llama.taps import Taps, are_sums_small, entered_values, given_values, held_in, terms_left
 from softfloat_llm.numerics import ops, reduce
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.elementwise import number_in, product_of, sum_of
 from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import carry, round_held_sum, round_sum, round_wide, widen
+from softfloat_llm.numerics.rounding import round_held_sum, round_sum, round_wide
 from softfloat_llm.site_specs import SiteSpec
 
 HIDDEN = float("-inf")  # the score of a key that the query does not see: its exponential is +0

@@ -24,11 +24,12 @@ from softfloat_llm.llama.taps import (
     terms_left,
 )
 from softfloat_llm.numerics import functions, ops, reduce
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.elementwise import number_in, product_of, quotient_of, sum_of
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import carry, round_carried, round_held_sum, round_sum, round_wide, widen
+from softfloat_llm.numerics.rounding import round_carried, round_held_sum, round_sum, round_wide
 from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.numerics.side_by_side import SideBySide
 from softfloat_llm.site_specs import SiteSpec

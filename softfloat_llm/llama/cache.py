@@ -11,8 +11,9 @@ from softfloat_llm.errors import RecipeError, TokenError
 from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.taps import Taps, as_scaled, held_in, stored
 from softfloat_llm.numerics import ops
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.formats import Array, Format, f32
-from softfloat_llm.numerics.rounding import carry, round_wide, widen
+from softfloat_llm.numerics.rounding import round_wide
 from softfloat_llm.numerics.scaled import narrowing_counts
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.site_specs import SiteSpec

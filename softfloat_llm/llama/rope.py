@@ -17,10 +17,11 @@ from softfloat_llm.errors import ConfigError
 from softfloat_llm.llama.config import Config, RopeScaling
 from softfloat_llm.llama.taps import Taps
 from softfloat_llm.numerics import functions, glibc, ops, torch_functions
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.engine_functions import mlx_cos, mlx_exp, mlx_sin
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
-from softfloat_llm.numerics.rounding import carry, round_wide, widen
+from softfloat_llm.numerics.rounding import round_wide
 from softfloat_llm.site_specs import SiteSpec
 
 

@@ -13,10 +13,11 @@ from softfloat_llm.llama.attention import HIDDEN, Pending, hidden_in, hide, is_m
 from softfloat_llm.llama.query_blocks import Queries, whole
 from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values
 from softfloat_llm.numerics import functions, ops, reduce
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.elementwise import difference_of, in_float32, number_in, product_of, quotient_of
 from softfloat_llm.numerics.formats import Array, Float64Array, f32
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import carry, round_carried, round_sum, round_wide, widen
+from softfloat_llm.numerics.rounding import round_carried, round_sum, round_wide
 from softfloat_llm.site_specs import SiteSpec
 
 

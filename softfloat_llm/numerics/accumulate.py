@@ -15,12 +15,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, f64
 from softfloat_llm.numerics.fused import Pairs
 from softfloat_llm.numerics.operands import rounded_product, rule_of
 from softfloat_llm.numerics.precision import Accumulator, Precision
-from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, unsigned_nan, widen
+from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, unsigned_nan
 from softfloat_llm.numerics.stochastic import Part, Stochastic
 from softfloat_llm.numerics.trees import Instruction
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from softfloat_llm.errors import OrderError, nearest
 from softfloat_llm.numerics.formats import Format, f32, format_of
-from softfloat_llm.numerics.rounding import MODES
+from softfloat_llm.numerics.modes import MODES
 from softfloat_llm.numerics.trees import Chain, Flat, Join, Node
 
 Model = Literal["aligned", "exact", "two-step", "pairwise"]

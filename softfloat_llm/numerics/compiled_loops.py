@@ -14,8 +14,8 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from softfloat_llm.numerics.carriers import EXPONENT_MASK
 from softfloat_llm.numerics.formats import Array, Format, bf16, f16
-from softfloat_llm.numerics.rounding import EXPONENT_MASK
 
 F = TypeVar("F", bound=Callable[..., Any])
 Grid = tuple[float, float, float]

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.formats import Array, Format, f32
 from softfloat_llm.numerics.ops import div_wide
-from softfloat_llm.numerics.rounding import carry, is_one_cast, round_carried, round_sum, round_wide, widen
+from softfloat_llm.numerics.rounding import is_one_cast, round_carried, round_sum, round_wide
 
 USUAL: Mapping[str, Any] = MappingProxyType({"mode": "ties_to_even", "overflow": "ieee", "subnormals": "keep"})
 

@@ -25,9 +25,11 @@ import numpy as np
 from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import approximations, enclosures
 from softfloat_llm.numerics import special_values as sv
+from softfloat_llm.numerics.carriers import carry
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, format_of
+from softfloat_llm.numerics.modes import SUBNORMALS, check_mode, check_option
 from softfloat_llm.numerics.ops import common_format
-from softfloat_llm.numerics.rounding import SUBNORMALS, carry, check_mode, check_option, flush, round_wide
+from softfloat_llm.numerics.rounding import flush, round_wide
 
 _BLOCK = 8192  # elements at a time: a dozen float64 temporaries of one block stay in a 1 MiB cache
 _FEW = 8  # numbers, up to which one by one is quicker than all at once

@@ -13,18 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.numerics.adders import Adder
+from softfloat_llm.numerics.carriers import EXPONENT_MASK, bits_of
 from softfloat_llm.numerics.formats import Float64Array, Format, f32
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import (
-    EXPONENT_MASK,
-    bits_of,
-    flush,
-    round_pair,
-    round_sum,
-    round_wide,
-    to_odd_pair,
-    two_sum,
-)
+from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, to_odd_pair, two_sum
 
 Exponents = npt.NDArray[np.int16]
 

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.numerics import enclosures
+from softfloat_llm.numerics.carriers import carry
 from softfloat_llm.numerics.formats import Float64Array, f32
-from softfloat_llm.numerics.rounding import carry, round_wide
+from softfloat_llm.numerics.rounding import round_wide
 
 Int64Array = npt.NDArray[np.int64]
 

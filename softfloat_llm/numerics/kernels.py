@@ -16,6 +16,7 @@ import numpy as np
 from softfloat_llm.errors import PrecisionError, nearest
 from softfloat_llm.numerics import exact_products
 from softfloat_llm.numerics.accumulate import arithmetic_of, follow, terms_of
+from softfloat_llm.numerics.carriers import carry
 from softfloat_llm.numerics.extents import Operands, Stored, extremes
 from softfloat_llm.numerics.formats import Array, Float64Array, f32, f64
 from softfloat_llm.numerics.masked_steps import Masked
@@ -25,7 +26,7 @@ from softfloat_llm.numerics.operands import carried, rounded_product, widened
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import EXACT, PerStage, Precision
-from softfloat_llm.numerics.rounding import carry, round_wide
+from softfloat_llm.numerics.rounding import round_wide
 from softfloat_llm.numerics.side_by_side import SideBySide, joined, side_by_side
 from softfloat_llm.numerics.small_products import small_product
 from softfloat_llm.numerics.steps import (

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import FormatError
+from softfloat_llm.numerics.carriers import as_float64
 from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import CARRIERS, Array, Float64Array, Format, bf16, f16
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import as_float64, flush, round_wide, unsigned_nan
+from softfloat_llm.numerics.rounding import flush, round_wide, unsigned_nan
 from softfloat_llm.numerics.stochastic import Part, Stochastic
 
 _WORD = np.dtype(np.uint32)

@@ -14,22 +14,11 @@ from typing import Any
 import numpy as np
 
 from softfloat_llm.errors import FormatError
+from softfloat_llm.numerics.carriers import as_float64, bits_of, carry
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Float64Array, Format, f32, format_of
-from softfloat_llm.numerics.rounding import (
-    SUBNORMALS,
-    as_float64,
-    bits_of,
-    carry,
-    check_mode,
-    check_option,
-    flush,
-    round_held_sum,
-    round_pair,
-    round_sum,
-    round_wide,
-    unsigned_nan,
-)
+from softfloat_llm.numerics.modes import SUBNORMALS, check_mode, check_option
+from softfloat_llm.numerics.rounding import flush, round_held_sum, round_pair, round_sum, round_wide, unsigned_nan
 
 _TINY = 2.0**-1000  # stands for "a little": far below half an ulp of any quotient or root of 24-bit operands
 Pair = tuple[Float64Array, Float64Array]

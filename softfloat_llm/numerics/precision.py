@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 from softfloat_llm.errors import FormatError, PrecisionError, WordError, nearest
 from softfloat_llm.numerics.adders import Adder
 from softfloat_llm.numerics.formats import Format, f32, format_of, tf32
+from softfloat_llm.numerics.modes import MODES, OVERFLOWS, SUBNORMALS, check_option, check_rounding
 from softfloat_llm.numerics.orders import Order
-from softfloat_llm.numerics.rounding import MODES, OVERFLOWS, SUBNORMALS, check_option, check_rounding
 from softfloat_llm.numerics.stochastic import stochastic_of
 
 _RULE_KEYS = ("mode", "overflow", "subnormals")

@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from softfloat_llm.errors import PrecisionError
 from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, terms_of
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.native_sums import native_squares, native_sum
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
 from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
-from softfloat_llm.numerics.rounding import carry, is_one_cast, round_wide, unsigned_nan, widen
+from softfloat_llm.numerics.rounding import is_one_cast, round_wide, unsigned_nan
 from softfloat_llm.numerics.side_by_side import SideBySide
 
 PrecisionLike = str | Precision | Mapping[str, Any]

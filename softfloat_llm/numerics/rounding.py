@@ -3,71 +3,22 @@
 `round_to` is the narrowing verb that everybody calls; `round_wide` is its inner form, float64 in and float64 out.
 `to_odd_pair` is the cure for double rounding: it turns an unevaluated sum of two float64 into one float64 from which
 any narrower rounding is right (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, IEEE TC 57(4), 2008).
+The words of a rounding are in `modes`; numbers change their dtype, and nothing else, in `carriers`.
 """
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from softfloat_llm.errors import FormatError, nearest
+from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import exact
+from softfloat_llm.numerics.carriers import EXPONENT_MASK, as_float64, as_given, bits_of, carry, real_of, widen
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, bf16, f64, format_of
+from softfloat_llm.numerics.modes import MODES, OVERFLOWS, SUBNORMALS, check_option, check_rounding
 from softfloat_llm.numerics.stochastic import Stochastic, stochastic_of
-
-Mode = Literal["ties_to_even", "ties_to_away", "toward_zero", "toward_positive", "toward_negative", "to_odd"]
-Overflow = Literal["ieee", "saturate"]
-Subnormals = Literal["keep", "ftz", "daz", "ftz+daz"]
-MODES: tuple[str, ...] = get_args(Mode)
-OVERFLOWS: tuple[str, ...] = get_args(Overflow)
-SUBNORMALS: tuple[str, ...] = get_args(Subnormals)
-
-OTHER_NAMES = {
-    "nearest": "ties_to_even", "to_nearest": "ties_to_even", "tonearest": "ties_to_even", "rne": "ties_to_even",
-    "rn": "ties_to_even", "rnte": "ties_to_even", "even": "ties_to_even", "half_even": "ties_to_even",
-    "half_to_even": "ties_to_even", "nearest_even": "ties_to_even", "bankers": "ties_to_even",
-    "rna": "ties_to_away", "rnta": "ties_to_away", "away": "ties_to_away", "half_away": "ties_to_away",
-    "half_up": "ties_to_away", "nearest_away": "ties_to_away", "rtz": "toward_zero", "rz": "toward_zero",
-    "zero": "toward_zero", "truncate": "toward_zero", "trunc": "toward_zero", "chop": "toward_zero",
-    "rtp": "toward_positive", "rup": "toward_positive", "ru": "toward_positive", "up": "toward_positive",
-    "upward": "toward_positive", "ceil": "toward_positive", "rtn": "toward_negative", "rdn": "toward_negative",
-    "rd": "toward_negative", "down": "toward_negative", "downward": "toward_negative", "floor": "toward_negative",
-    "odd": "to_odd", "rto": "to_odd", "sr": "stochastic",
-    "flush": "ftz", "flush_to_zero": "ftz", "flush-to-zero": "ftz", "denormals_are_zero": "daz", "both": "ftz+daz",
-    "none": "keep", "gradual": "keep", "preserve": "keep",
-    "clamp": "saturate", "sat": "saturate", "satfinite": "saturate", "inf": "ieee",
-}  # fmt: skip
-"""What others (IEEE 754 shorthand, LLVM, CUDA, Python's decimal) call a mode or an option, for hints."""
-EXPONENT_MASK = np.int64(0x7FF0_0000_0000_0000)  # of float64
-
-
-def check_mode(mode: str) -> None:
-    """Raises FormatError for a word that is not a deterministic rounding mode."""
-    if mode in MODES:
-        return
-    if isinstance(mode, str) and stochastic_of(mode):
-        raise FormatError(f"{mode!r} is for round_to and the stages of a precision; here: {', '.join(MODES)}.")
-    raise FormatError(f"Unknown rounding mode {mode!r}.{nearest(mode, MODES, OTHER_NAMES)} Known: {', '.join(MODES)}.")
-
-
-def check_rounding(mode: str | Stochastic) -> None:
-    """Raises FormatError for what is neither a rounding mode nor `stochastic:BITS:SEED`."""
-    if isinstance(mode, Stochastic) or (mode not in MODES and stochastic_of(mode)):
-        return
-    if mode not in MODES:
-        known = ", ".join((*MODES, "stochastic[:BITS[:SEED]]"))
-        hint = nearest(mode, (*MODES, "stochastic"), OTHER_NAMES)
-        raise FormatError(f"Unknown rounding mode {mode!r}.{hint} Known: {known}.")
-
-
-def check_option(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Raises FormatError for a value that an option does not have."""
-    if value not in known:
-        raise FormatError(f"Unknown {name} {value!r}.{nearest(value, known, OTHER_NAMES)} Known: {', '.join(known)}.")
 
 
 def round_to(
@@ -104,7 +55,7 @@ def round_to(
         )
     check_option("overflow", overflow, OVERFLOWS)
     check_option("subnormals", subnormals, SUBNORMALS)
-    values = _as_given(x)
+    values = as_given(x)
     wide = as_float64(values)
     if wide is None:
         rounded = _round_objects(values, fmt, mode, overflow, subnormals)
@@ -115,31 +66,8 @@ def round_to(
     return rounded.item() if values.ndim == 0 else carry(rounded, fmt)
 
 
-def as_float64(values: Array) -> Float64Array | None:
-    """The same numbers as float64, or None where float64 cannot hold them all exactly.
-
-    Raises FormatError for what is not real numbers (complex, text, dates).
-    """
-    kind = values.dtype.kind
-    if kind == "O":
-        return None
-    if kind in "cSUmM" or (kind == "V" and values.dtype.names is not None):
-        raise FormatError(f"Only real numbers can be rounded, not an array of {values.dtype}.")
-    if kind in "iu" and values.dtype.itemsize == 8 and values.size:
-        return values.astype(np.float64) if _fits_53_bits(values) else None
-    with np.errstate(invalid="ignore"):  # a signalling NaN
-        wide = values.astype(np.float64)
-    if values.dtype.itemsize > 8 and not np.array_equal(wide.astype(values.dtype), values, equal_nan=True):
-        return None
-    return wide
-
-
 def _source_format(values: Array) -> Format | None:
     return None if values.dtype.kind in "iub" or values.dtype == np.float64 else format_of(values.dtype)
-
-
-def _fits_53_bits(values: Array) -> bool:
-    return int(values.max()) <= 1 << 53 and int(values.min()) >= -(1 << 53)
 
 
 def _round_objects(values: Array, fmt: Format, mode: str | Stochastic, overflow: str, subnormals: str) -> Float64Array:
@@ -149,45 +77,12 @@ def _round_objects(values: Array, fmt: Format, mode: str | Stochastic, overflow:
         return round_wide(odd, fmt, mode, overflow=overflow, subnormals=subnormals)
     assert isinstance(mode, str)
     options = {"overflow": overflow, "subnormals": subnormals}
-    reals = [_real(v) for v in values.ravel().tolist()]
+    reals = [real_of(v) for v in values.ravel().tolist()]
     if "daz" in subnormals:
         normal = fmt.smallest_normal
         reals = [math.copysign(0.0, v) if -normal < v < normal else v for v in reals]
     flat = [exact.round_exact(v, fmt, mode, **options) for v in reals]
     return np.array(flat, np.float64).reshape(values.shape)
-
-
-def _as_given(x: Any) -> Array:
-    """x as an array. A list whose integers NumPy would round on the way to float64 becomes one of objects."""
-    values = np.asarray(x)
-    if isinstance(x, np.ndarray) or values.dtype != np.float64 or values.ndim == 0:
-        return values
-    objects = np.array(x, dtype=object)
-    has_large = any(isinstance(v, int) and abs(v) > 1 << 53 for v in objects.ravel())
-    return objects if has_large else values
-
-
-def _real(value: Any) -> exact.Real:
-    if isinstance(value, (int, float, Fraction)):
-        return value
-    if isinstance(value, np.integer):
-        return int(value)
-    if isinstance(value, np.floating):
-        return Fraction(*value.as_integer_ratio()) if np.isfinite(value) and value != 0 else float(value)
-    raise FormatError(f"Only real numbers can be rounded, not {value!r}.")
-
-
-def carry(wide: Array, fmt: Format) -> Array:
-    """Values of the format, moved to its carrier dtype: a copy. Nothing is rounded."""
-    if wide.dtype == fmt.dtype:
-        return wide.astype(wide.dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return wide.astype(fmt.dtype)
-
-
-def widen(x: Array) -> Float64Array:
-    """The same values as float64. Nothing is rounded."""
-    return np.asarray(x).astype(np.float64)
 
 
 def round_wide(
@@ -205,7 +100,7 @@ def round_wide(
     """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         if is_one_cast(fmt, mode, overflow=overflow, subnormals="keep"):
-            rounded = _cast(x, fmt).astype(np.float64)
+            rounded = widen(_cast(x, fmt))
             return _flush_tiny(rounded, x, fmt, mode) if "ftz" in subnormals else rounded
         if fmt is f64:
             kept = np.clip(x, -fmt.max, fmt.max) if overflow == "saturate" else x.copy()
@@ -230,11 +125,6 @@ def round_carried(
             narrow = x.dtype != np.float64
             return x.astype(np.float32, copy=False).astype(fmt.dtype) if narrow else _cast(x, fmt)
     return carry(round_wide(x.astype(np.float64, copy=False), fmt, mode, overflow=overflow, subnormals=subnormals), fmt)
-
-
-def bits_of(x: Float64Array) -> npt.NDArray[np.int64]:
-    """The words of a float64 array, of the same shape (0-dimensional ones too)."""
-    return np.asarray(x, order="C").view(np.int64)
 
 
 _ONE_CAST = ("f32", "f16", "bf16")

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from softfloat_llm.errors import FormatError, nearest
+from softfloat_llm.numerics.carriers import as_float64, carry, widen
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f16, f32, format_of
-from softfloat_llm.numerics.rounding import as_float64, carry, round_wide, widen
+from softfloat_llm.numerics.rounding import round_wide
 from softfloat_llm.numerics.ulps import ulp
 
 MX_BLOCK, NV_BLOCK, GGUF_BLOCK = 32, 16, 32

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from softfloat_llm.numerics.carriers import EXPONENT_MASK
 from softfloat_llm.numerics.extents import Operands, Spread, spread
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, f64
 from softfloat_llm.numerics.operands import rounded_product
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import EXPONENT_MASK
 from softfloat_llm.numerics.stored_rows import StoredRows
 
 SIGN_MASK = np.int64(-1 << 63)  # of float64

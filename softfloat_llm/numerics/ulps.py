@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softfloat_llm.numerics.carriers import EXPONENT_MASK, bits_of
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, decode, encode, format_of
-from softfloat_llm.numerics.rounding import EXPONENT_MASK, bits_of, round_to
+from softfloat_llm.numerics.rounding import round_to
 
 _NO_PLACE = np.iinfo(np.int64).min  # the place of NaN, below all others
 

@@ -21,9 +21,9 @@ from softfloat_llm.analysis.step_logits import Count, question
 from softfloat_llm.analysis.wording import token_words
 from softfloat_llm.errors import PrecisionError, RunError
 from softfloat_llm.io.checkpoint import Model, open_model
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.formats import Array
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.rounding import widen
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.runs import Run, simulate
 from softfloat_llm.site_runs import local_run

@@ -19,7 +19,7 @@ from math import isqrt
 from softfloat_llm.errors import FormatError, VectorError, nearest
 from softfloat_llm.numerics.exact import floor_log2, round_exact
 from softfloat_llm.numerics.formats import Format, format_of
-from softfloat_llm.numerics.rounding import MODES, OTHER_NAMES
+from softfloat_llm.numerics.modes import MODES, OTHER_NAMES
 
 OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3, "round": 1}
 """Operation -> its number of operands. `round` takes any real (a float64) to the format."""

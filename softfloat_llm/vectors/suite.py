@@ -14,7 +14,7 @@ import numpy as np
 
 from softfloat_llm.errors import VectorError, nearest
 from softfloat_llm.numerics.formats import Format, decode, format_of
-from softfloat_llm.numerics.rounding import check_mode
+from softfloat_llm.numerics.modes import check_mode
 from softfloat_llm.vectors.cases import OPERANDS, Case, made
 
 COUNT = 200

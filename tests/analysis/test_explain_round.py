@@ -15,7 +15,7 @@ from softfloat_llm.analysis.reading import number_of
 from softfloat_llm.errors import FormatError, WordError
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import decode, format_of
-from softfloat_llm.numerics.rounding import MODES
+from softfloat_llm.numerics.modes import MODES
 
 INF, NAN = math.inf, math.nan
 SMALL = {"e3m2fn": 1, "e2m1fn": 1, "e3m0": 1, "e2m2": 1, "e4m3fn": 9, "e5m2": 11, "e4m3fnuz": 9, "e8m0fnu": 17}

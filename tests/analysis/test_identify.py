@@ -16,8 +16,9 @@ from softfloat_llm.analysis.identify import Values, identify
 from softfloat_llm.analysis.identify_facts import facts_of, outputs_of, storages_of
 from softfloat_llm.errors import ArrayError, FormatError, WordError
 from softfloat_llm.numerics import reduce
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.formats import CARRIERS
-from softfloat_llm.numerics.rounding import round_to, widen
+from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.operations import OPERATIONS, evaluate, operation_of
 from tests.oracle import assert_same, differs, hardware
 

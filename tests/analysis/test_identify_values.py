@@ -14,8 +14,9 @@ from softfloat_llm.analysis.identify_format import hard_inputs, identify_format,
 from softfloat_llm.analysis.identify_logits import identify_logits
 from softfloat_llm.analysis.identify_tensor import identify_tensor
 from softfloat_llm.errors import ArrayError, WordError
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.formats import format_of
-from softfloat_llm.numerics.rounding import round_to, widen
+from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.numerics.ulps import ulp
 from tests.oracle import assert_same
 

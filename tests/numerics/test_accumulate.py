@@ -16,11 +16,13 @@ from softfloat_llm.numerics.accumulate import (
     arithmetic_of,
     follow,
 )
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import format_of
+from softfloat_llm.numerics.modes import MODES
 from softfloat_llm.numerics.native_sums import enters_in_turn, native_squares, native_sum
 from softfloat_llm.numerics.precision import precision_of
-from softfloat_llm.numerics.rounding import MODES, round_to, widen
+from softfloat_llm.numerics.rounding import round_to
 from tests.oracle import ExactMachine, add_up, assert_same, joined, kahan_sum, neumaier_sum
 
 COMPENSATED = {"kahan": kahan_sum, "neumaier": neumaier_sum}

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from softfloat_llm.numerics import elementwise
+from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.elementwise import USUAL, difference_of, number_in, product_of, quotient_of, sum_of
 from softfloat_llm.numerics.formats import bf16, f16, f32, format_of
+from softfloat_llm.numerics.modes import MODES
 from softfloat_llm.numerics.ops import div_wide
-from softfloat_llm.numerics.rounding import MODES, carry, round_sum, round_to, round_wide, widen
+from softfloat_llm.numerics.rounding import round_sum, round_to, round_wide
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0]
 

@@ -11,7 +11,7 @@ import pytest
 from softfloat_llm.numerics import enclosures
 from softfloat_llm.numerics.formats import f16, f32
 from softfloat_llm.numerics.functions import FUNCTIONS, function_wide
-from softfloat_llm.numerics.rounding import MODES
+from softfloat_llm.numerics.modes import MODES
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from softfloat_llm.numerics.exact import dot_exact, floor_log2, fraction, round_exact
 from softfloat_llm.numerics.formats import format_of
-from softfloat_llm.numerics.rounding import MODES
+from softfloat_llm.numerics.modes import MODES
 from tests.oracle import goes_away, values_of_bits
 
 fractions = st.fractions(min_value=-100_000, max_value=100_000, max_denominator=10**9)

@@ -18,7 +18,7 @@ import pytest
 from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import functions
 from softfloat_llm.numerics.formats import bf16, f32
-from softfloat_llm.numerics.rounding import MODES
+from softfloat_llm.numerics.modes import MODES
 
 ONE_ARGUMENT = ("exp", "log", "rsqrt", "sin", "cos", "tanh", "sigmoid")
 HARDWARE = Path(__file__).parents[1] / "data" / "hardware"

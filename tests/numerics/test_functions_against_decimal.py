@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from softfloat_llm.numerics import enclosures, functions
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import bf16, e4m3fn, f16, f32, format_of, tf32
-from softfloat_llm.numerics.rounding import MODES, round_to
+from softfloat_llm.numerics.modes import MODES
+from softfloat_llm.numerics.rounding import round_to
 
 ONE_ARGUMENT = ("exp", "log", "rsqrt", "sin", "cos", "tanh", "sigmoid")
 FORMATS = (f32, tf32, f16, bf16, e4m3fn, *map(format_of, ("e5m2", "e3m12", "e2m1fn", "e4m0")))

@@ -16,10 +16,11 @@ from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow
 from softfloat_llm.numerics.formats import Array, Format, decode, format_of
+from softfloat_llm.numerics.modes import MODES
 from softfloat_llm.numerics.operands import carried, operand, rounded_product
 from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
-from softfloat_llm.numerics.rounding import MODES, round_to
+from softfloat_llm.numerics.rounding import round_to
 
 ORDERS = [
     "seq", "reverse", "pairwise", "tree:adj", "tree:half", "lanes:4", "lanes:8:adj", "blocked:7", "split-k:3",

@@ -16,7 +16,8 @@ from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import ops
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import decode, format_of
-from softfloat_llm.numerics.rounding import MODES, round_to
+from softfloat_llm.numerics.modes import MODES
+from softfloat_llm.numerics.rounding import round_to
 from tests.oracle import HARDWARE_MODES, ExactMachine, assert_same, hardware, values_of_bits
 
 NARROW = ["e2m1fn", "e3m2fn", "e4m3fn", "e4m3fnuz", "e5m2", "e3m0"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from softfloat_llm.analysis.slow_sites import slow_notes
+from softfloat_llm.numerics.modes import MODES
 from softfloat_llm.numerics.paths import path_of, slow_reason
 from softfloat_llm.numerics.precision import precision_of
-from softfloat_llm.numerics.rounding import MODES
 from softfloat_llm.recipe import recipe_of
 
 

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from softfloat_llm.errors import FormatError, OrderError, PrecisionError
+from softfloat_llm.numerics.modes import MODES, SUBNORMALS
 from softfloat_llm.numerics.precision import EXACT, Accumulator, PerStage, Precision, accumulator_of, precision_of
-from softfloat_llm.numerics.rounding import MODES, SUBNORMALS
 
 
 def test_what_is_not_said_has_the_documented_default():

@@ -16,9 +16,8 @@ from softfloat_llm.errors import FormatError
 from softfloat_llm.numerics import rounding
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import FORMATS, bf16, decode, encode, f16, f32, f64, format_of
+from softfloat_llm.numerics.modes import MODES, OVERFLOWS
 from softfloat_llm.numerics.rounding import (
-    MODES,
-    OVERFLOWS,
     flush,
     round_carried,
     round_held_sum,

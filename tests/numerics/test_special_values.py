@@ -9,7 +9,7 @@ import pytest
 
 from softfloat_llm.numerics import functions, reduce
 from softfloat_llm.numerics.formats import e4m3fn, f32, format_of
-from softfloat_llm.numerics.rounding import MODES
+from softfloat_llm.numerics.modes import MODES
 
 ONE_ARGUMENT = ("exp", "log", "rsqrt", "sin", "cos", "tanh", "sigmoid")
 INF, NAN = math.inf, math.nan

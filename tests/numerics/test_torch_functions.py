@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from softfloat_llm.numerics import functions, ops, torch_functions
+from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.formats import f32
 from softfloat_llm.numerics.functions import function_wide
-from softfloat_llm.numerics.rounding import widen
 
 RECORDED = np.load(Path(__file__).parents[1] / "data" / "references" / "float32.npz")
 OURS = {"cos": torch_functions.cos, "sin": torch_functions.sin}

@@ -10,7 +10,7 @@ import pytest
 
 from softfloat_llm.errors import FormatError, VectorError
 from softfloat_llm.numerics.formats import decode, encode, format_of
-from softfloat_llm.numerics.rounding import MODES
+from softfloat_llm.numerics.modes import MODES
 from softfloat_llm.vectors.cases import OPERANDS, made, read_cases, right_result
 from softfloat_llm.vectors.runner import is_same, ours, read_testfloat, run_cases
 from softfloat_llm.vectors.suite import suite
