@@ -17,8 +17,7 @@ import numpy.typing as npt
 from softfloat_llm.numerics.formats import Array, Float64Array, bf16, f16
 
 _ROWS_AT_ONCE = 64  # of the magnitudes that are looked at: the temporaries stay small
-_CODES_AT_ONCE = 1 << 14  # they stay in the first-level cache
-_TURNED_AT_ONCE = 1 << 16  # codes, in fewer calls: they stay in the second-level cache
+_CODES_AT_ONCE = 1 << 17  # they stay in the second-level cache, and few calls see to them
 Codes = npt.NDArray[np.uint16]
 _MAGNITUDE = np.uint16(0x7FFF)
 _ABOVE_ALL = np.uint16(0xFFFF)
@@ -224,7 +223,7 @@ def _of_rows(codes: Codes) -> tuple[Codes, Codes, Codes]:
 
 def _of_rows_turned(codes: Codes) -> tuple[Codes, Codes, Codes]:
     """The same of the columns of codes (n, K)."""
-    at_once = max(1, _TURNED_AT_ONCE // codes.shape[1])
+    at_once = max(1, _CODES_AT_ONCE // codes.shape[1])
     found = [_of_columns(codes[start : start + at_once]) for start in range(0, len(codes), at_once)]
     if len(found) == 1:
         return found[0]

@@ -55,7 +55,7 @@ _BLOCK = 1 << 19  # bytes of products formed at once: half of a 1 MiB second-lev
 # about a third of that before it multiplies: narrow sums of a layer then take 1.1 to 1.4 times as long
 _SMALLEST_BUFFER = 16
 _BY_ROWS = ("narrow", "masked", "fused")  # paths whose steps ask `Products` for rows, not for a whole tile
-_FEW_ROWS = 4  # of a, for which widening b whole takes longer than row by row (benchmarks/bench_forward.py, decode)
+_FEW_ROWS = 6  # of a, for which widening b whole takes longer than row by row (benchmarks/bench_forward.py, decode)
 _REDONE = 1 << 18  # terms at once of sums that are made again one by one
 
 

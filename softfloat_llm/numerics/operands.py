@@ -27,7 +27,7 @@ _UPPER_HALF = np.uint32(0xFFFF_0000)
 _F16_IN_F32 = np.uint32(0x8FFF_E000).view(np.int32)  # sign, 5 exponent and 10 trailing bits
 _F32_TOP = np.uint32(0x7F80_0000)  # the exponent of infinities and NaN
 _TURNED_AT_ONCE = 1 << 15  # words: whole rows that stay in the cache (benchmarks/bench_matmul.py, widening)
-_WIDENED_AT_ONCE = 1 << 15  # elements of float16: a few passes over them stay in the cache
+_WIDENED_AT_ONCE = 1 << 16  # elements of float16: a few passes over them stay in the cache
 _CHECKED_AT_ONCE = 1 << 14  # elements: the check's float64 temporaries stay in the cache
 
 

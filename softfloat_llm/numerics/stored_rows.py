@@ -29,6 +29,8 @@ class StoredRows:
 
     def __init__(self, blocks: tuple[Array, ...], stored: Stored) -> None:
         self._blocks, self.stored = blocks, stored
+        self._is_cast = blocks[0].dtype == bf16.dtype
+        self._sources = blocks if self._is_cast else tuple(block.view(np.int16) for block in blocks)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -48,16 +50,21 @@ class StoredRows:
     def __getitem__(self, ks: Rows) -> Self:
         return type(self)(tuple(block[ks] for block in self._blocks), self.stored)
 
-    def widen(self, out: Array, words: npt.NDArray[np.int32]) -> None:
-        """out (K, n), float64 or float32, = the values, exactly. words: room of the same shape."""
-        if self._blocks[0].dtype == bf16.dtype:
-            for block, columns in zip(self._blocks, self._columns, strict=True):
-                np.copyto(out[:, columns], block)
+    def widen(self, here: slice, out: Array, words: npt.NDArray[np.int32]) -> None:
+        """out (count, n), float64 or float32, = the values of some rows, exactly. words: room of that shape."""
+        if self._is_cast:
+            self._copy(here, out)
             return
-        for block, columns in zip(self._blocks, self._columns, strict=True):
-            np.copyto(words[:, columns], block.view(np.int16))  # copies of the sign come in
+        self._copy(here, words)  # copies of the sign come in
         np.left_shift(words, 13, out=words)
         np.copyto(out, from_spread_f16(words, is_finite=True))
+
+    def _copy(self, here: slice, out: Array) -> None:
+        if len(self._sources) == 1:
+            np.copyto(out, self._sources[0][here])
+            return
+        for source, columns in zip(self._sources, self._columns, strict=True):
+            np.copyto(out[:, columns], source[here])
 
 
 def stay_stored(blocks: tuple[Array, ...], stored: Stored, at: Precision) -> bool:

@@ -235,7 +235,7 @@ class Products:
         `is_bounded`: no product can round beyond the largest value of the product's format. Without `keeps_signs` one
         that rounds to zero may be +0 where it should be -0.
         """
-        block = self._multiplied(self._wide_left[piece.ks, :, None], self._right_rows(piece.ks))
+        block = self._multiplied(self._wide_left[piece.ks, :, None], self._right_rows(piece.ks), slice(piece.length))
         if self._rounder is None:
             return block
         rounded = self._room[: piece.length] if keeps_signs else block
@@ -251,7 +251,7 @@ class Products:
         right = self._right_rows(piece.ks)
         for first in range(0, piece.length, self.depth):
             here = slice(first, first + self.depth)
-            block = self._multiplied(left[here], right[here])
+            block = self._multiplied(left[here], right, here)
             if self.at.product is not None:
                 scale.round_products(block, self._room[: len(block)], first)
             self.last_term = self._rows[len(block) - 1]
@@ -261,21 +261,23 @@ class Products:
         right = self.sides[1]
         return right[ks] if isinstance(right, StoredRows) else right.wide[ks]
 
-    def _multiplied(self, left: Array, right: Array | StoredRows) -> Array:
-        """left (count, M, 1) times right (count, n)."""
+    def _multiplied(self, left: Array, right: Array | StoredRows, here: slice) -> Array:
+        """left (count, M, 1) times the rows of right (..., n) that are meant."""
         block: Array = self._block[: len(left)]
-        np.multiply(left, self._widened(right, len(left))[:, None], block)
+        np.multiply(left, self._widened(right, here, len(left))[:, None], block)
         return block
 
-    def _widened(self, right: Array | StoredRows, count: int) -> Array:
+    def _widened(self, right: Array | StoredRows, here: slice, count: int) -> Array:
         """Rows (count, n) in this dtype."""
         if isinstance(right, StoredRows):
-            right.widen(self._wide_right[:count], self._words[:count])
-        elif right.dtype == self.dtype:
-            return right
-        else:
-            np.copyto(self._wide_right[:count], right)
-        return self._wide_right[:count]
+            wide = self._wide_right[:count]
+            right.widen(here, wide, self._words[:count])
+            return wide
+        if right.dtype == self.dtype:
+            return right[here]
+        wide = self._wide_right[:count]
+        np.copyto(wide, right[here])
+        return wide
 
     def wide(self, k: int) -> Float64Array:
         """Term k (M, n) by the evident form, in float64."""

@@ -27,7 +27,7 @@ def looked_at(block):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, ml_dtypes.float8_e4m3fn])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 700), (700, 3), (64, 129), (5, 0), (0, 5)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 700), (700, 3), (64, 129), (5, 0), (0, 5), (301, 700)])
 def test_the_extent_is_what_a_look_at_every_value_gives(dtype, shape):
     rng = np.random.default_rng(shape[0])
     values = (

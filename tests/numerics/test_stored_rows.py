@@ -37,7 +37,7 @@ def test_every_code_is_widened_to_its_value_and_keeps_its_sign(dtype, carrier):
     for ks in (slice(0, 96), slice(5, 40, 3), slice(90, 2, -1), slice(7, 8), np.array([3, 3, 95, 0])):
         chosen = rows[ks]
         out = np.empty(chosen.shape, carrier)
-        chosen.widen(out, np.empty(chosen.shape, np.int32))
+        chosen.widen(slice(None), out, np.empty(chosen.shape, np.int32))
         assert np.array_equal(out, expected[ks])
         assert np.array_equal(np.signbit(out), np.signbit(expected[ks]))
         assert np.array_equal(chosen.wide, expected[ks])
