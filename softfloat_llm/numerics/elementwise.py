@@ -10,17 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.formats import Array, Format, f32
+from softfloat_llm.numerics.modes import USUAL
 from softfloat_llm.numerics.ops import div_wide
 from softfloat_llm.numerics.rounding import is_one_cast, round_carried, round_sum, round_wide
-
-USUAL: Mapping[str, Any] = MappingProxyType({"mode": "ties_to_even", "overflow": "ieee", "subnormals": "keep"})
 
 
 def sum_of(x: Array, y: Array, fmt: Format, rules: Mapping[str, Any] = USUAL) -> Array:
