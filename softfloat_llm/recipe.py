@@ -8,18 +8,17 @@ narrower selector does. `Recipe.at(site)` gives what applies at one site. Start 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib import resources
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from softfloat_llm.errors import RecipeError, WordError, nearest, why
 from softfloat_llm.numerics.formats import Format, format_of
 from softfloat_llm.numerics.precision import Precision, precision_of
+from softfloat_llm.recipe_files import check_keys, files_in, shipped_table, site_tables, toml_table, words_in
 from softfloat_llm.site_specs import Setting, SiteSpec, rules_for, settings_of, site_spec, takers
 from softfloat_llm.sites import GROUPS, MATMUL, SITES, is_selector, specificity
 
@@ -35,9 +34,8 @@ class Recipe:
     """A named precision policy: for each site of the model its stages.
 
     `Recipe(storage="bf16", acc="f16")` is the recipe of these flags; `at` maps `SITE.KEY` to a word (or lists
-    `SITE.KEY=WORD` texts), and `base` (a name, a file, a text) is the
-    recipe that all of it is put upon. Raises RecipeError, FormatError, OrderError or PrecisionError for words that have
-    no meaning.
+    `SITE.KEY=WORD` texts), and `base` (a name, a file, a text) is the recipe that all of it is put upon. Raises
+    RecipeError, FormatError, OrderError or PrecisionError for words that have no meaning.
     """
 
     name: str
@@ -258,25 +256,12 @@ def _spelled(parent: Recipe | None, given: Mapping[str, str], at: Mapping[str, s
 
 def recipe_names() -> list[str]:
     """The names of the recipes that the package brings."""
-    return sorted(_files("recipes") | _files("recipes/units"))
+    return sorted(files_in("recipes") | files_in("recipes/units"))
 
 
 def unit_recipe_names() -> list[str]:
     """Those of them that are made of one matrix unit or instruction: plain recipes but for their matrix products."""
-    return sorted(_files("recipes/units"))
-
-
-@cache
-def _files(folder: str) -> dict[str, Any]:
-    place = resources.files("softfloat_llm").joinpath(*folder.split("/"))
-    return {p.name.removesuffix(".toml"): p for p in place.iterdir() if p.name.endswith(".toml")}
-
-
-@cache
-def _shipped(name: str) -> dict[str, Any]:
-    """The table of a recipe of the package."""
-    file = (_files("recipes") | _files("recipes/units"))[name]
-    return _toml(file.read_text(encoding="utf-8"), name)
+    return sorted(files_in("recipes/units"))
 
 
 def recipe_of(value: str | Path | Recipe | Mapping[str, Any]) -> Recipe:
@@ -295,7 +280,7 @@ def recipe_of(value: str | Path | Recipe | Mapping[str, Any]) -> Recipe:
 
 def _from_text(text: str) -> Recipe:
     if text in recipe_names():
-        return _from_table(_shipped(text), text, name=text)
+        return _from_table(shipped_table(text), text, name=text)
     first, *rest = (part.strip() for part in text.split(","))
     if "=" not in first and rest:
         return _from_pairs(rest, base=_from_text(first))
@@ -304,7 +289,7 @@ def _from_text(text: str) -> Recipe:
     if re.fullmatch(r"[A-Z0-9]+(_[A-Z0-9]+)+", text):
         precision = precision_of(text)
         return Recipe(name=text, storage=precision.storage, product=precision.product, acc=str(precision.acc))
-    known = ", ".join(sorted(_files("recipes")))
+    known = ", ".join(sorted(files_in("recipes")))
     raise RecipeError(
         f"Unknown recipe {text!r}.{nearest(text, recipe_names())} Known: {known}; those of matrix units (softfloat-llm"
         " recipes --units); or a .toml file, or KEY=WORD pairs such as storage=bf16,acc=f16."
@@ -343,7 +328,7 @@ def _from_file(path: Path, above: tuple[Path, ...] = ()) -> Recipe:
         ) from None
     if place in above:
         raise RecipeError(f"Recipe {path} is based on itself, by way of {above[-1]}.")
-    table = _toml(body, str(path))
+    table = toml_table(body, str(path))
     base = table.get("base")
     if isinstance(base, str) and base.endswith(".toml"):  # beside the file that names it
         table["base"] = _from_file(path.parent / base, (*above, place))
@@ -377,37 +362,22 @@ def _apart(words: Mapping[str, Mapping[str, str]], others: Mapping[str, Mapping[
 
 
 def _claims(recipe: Recipe, shipped: str) -> bool:
-    return recipe.name == shipped or bool(recipe.evidence and recipe.evidence == _shipped(shipped).get("evidence"))
-
-
-def _toml(body: str, where: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RecipeError(f"Recipe {where}: not TOML: {error}.") from None
-
-
-_TABLE_KEYS = {"name", "base", "about", "source", "status", "evidence", "precision", "site"}
+    return recipe.name == shipped or bool(recipe.evidence and recipe.evidence == shipped_table(shipped).get("evidence"))
 
 
 def _from_table(table: dict[str, Any], where: str, name: str | None = None) -> Recipe:
     """A recipe from its TOML form: name, base, about, source, status, evidence, [precision], [site."NAME"]."""
-    for key in table:
-        if key not in _TABLE_KEYS:
-            raise RecipeError(f"Recipe {where}: unknown key {key!r}.{nearest(key, _TABLE_KEYS)}")
-    for key in ("name", "about", "source", "status", "evidence"):
-        if not isinstance(table.get(key, ""), str):
-            raise RecipeError(f"Recipe {where}: {key} is {table[key]!r}, expected a text.")
+    check_keys(table, where)
     if not isinstance(table.get("base", ""), str | Recipe):
         raise RecipeError(f"Recipe {where}: base is {table['base']!r}, expected the name or file of a recipe.")
-    flags = _string_table(table.get("precision", {}), f"{where}: [precision]")
+    flags = words_in(table.get("precision", {}), f"{where}: [precision]")
     for key in flags:
         if key not in (*PRECISION_FLAGS, "kv"):
             known = (*PRECISION_FLAGS, "kv")
             raise RecipeError(f"Recipe {where}: [precision] has no key {key!r}.{nearest(key, known)}")
     at = {
         f"{selector}.{key}": word
-        for selector, keys in _tables(table.get("site", {}), where).items()
+        for selector, keys in site_tables(table.get("site", {}), where).items()
         for key, word in keys.items()
     }
     about = {key: table[key] for key in ("about", "source", "status", "evidence") if key in table}
@@ -415,25 +385,6 @@ def _from_table(table: dict[str, Any], where: str, name: str | None = None) -> R
         return Recipe(table.get("base"), name=table.get("name") or name, at=at, **about, **flags)
     except WordError as error:
         raise type(error)(f"Recipe {where}: {error}") from None
-
-
-def _tables(value: Any, where: str) -> dict[str, dict[str, str]]:
-    if not isinstance(value, dict):
-        raise RecipeError(f"Recipe {where}: [site] holds tables such as [site.norm], not {value!r}.")
-    for selector, keys in value.items():
-        inner = [key for key, word in keys.items() if isinstance(word, dict)] if isinstance(keys, dict) else []
-        if inner:
-            raise RecipeError(
-                f"Recipe {where}: TOML reads [site.{selector}.{inner[0]}] as a table in [site.{selector}]."
-                f' Put the site in quotes: [site."{selector}.{inner[0]}"].'
-            )
-    return {selector: _string_table(keys, f'{where}: [site."{selector}"]') for selector, keys in value.items()}
-
-
-def _string_table(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(word, str) for word in value.values()):
-        raise RecipeError(f'Recipe {where}: expected KEY = "WORD" lines, found {value!r}.')
-    return value
 
 
 def to_toml(recipe: Recipe) -> str:

@@ -6,9 +6,7 @@ What the command line and a notebook call, with the same argument names. Nothing
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -20,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from softfloat_llm.digests import array_digest
 from softfloat_llm.errors import CheckpointError, RunError, WordError, nearest, why
 from softfloat_llm.io.atomic import new_folder
 from softfloat_llm.io.checkpoint import Model, open_model
@@ -30,11 +29,11 @@ from softfloat_llm.llama.config import Config
 from softfloat_llm.llama.decode import decode
 from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.numerics.crew import Crew
-from softfloat_llm.numerics.formats import Array, Format, encode, format_of
+from softfloat_llm.numerics.formats import Array, Format, format_of
 from softfloat_llm.numerics.scaled import Counts
 from softfloat_llm.prompts import chat_tokens, pieces_of, what_to_feed
 from softfloat_llm.recipe import Recipe, recipe_of
-from softfloat_llm.sites import LINEAR, LOGITS, OF_SOME_MODELS, TAPPED
+from softfloat_llm.sites import LINEAR, LOGITS, OF_SOME_MODELS, OUTSIDE, TAPPED
 from softfloat_llm.trace import Event, Trace
 
 RUN_SCHEMA = "softfloat-llm/run/1"
@@ -372,10 +371,9 @@ def tap_names(layers: int, *, qk_norm: bool = True) -> list[str]:
 
     `qk_norm`: False for a model that does not normalise its queries and keys.
     """
-    outside = ("embed", "rope.table", "norm.final", "lm_head")
-    absent = outside if qk_norm else (*outside, *OF_SOME_MODELS)
+    absent = OUTSIDE if qk_norm else (*OUTSIDE, *OF_SOME_MODELS)
     inside = [f"layers.{i}.{site}" for i in range(layers) for site in TAPPED if site not in absent]
-    places = [*outside[:2], *inside, *outside[2:]]
+    places = [*OUTSIDE[:2], *inside, *OUTSIDE[2:]]
     return [f"{place}.{stage}" for place in places for stage in ("in", "acc", "out")]
 
 
@@ -387,20 +385,6 @@ def patterns_of(taps: str | Sequence[str], config: Config) -> tuple[str, ...]:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise RunError(f"No tap fits {pattern!r}.{nearest(pattern, names)} List them: softfloat-llm taps.")
     return (*patterns, LOGITS)
-
-
-_ROWS_AT_ONCE = 64  # of a digest: the logits of a long prompt are large
-
-
-def array_digest(array: Array, fmt: Format) -> str:
-    """sha256 over an array's codes: little-endian C-order bytes, then shape and format. NaN counts as one code."""
-    total = hashlib.sha256()
-    for start in range(0, len(array) if array.ndim else 1, _ROWS_AT_ONCE):
-        rows = array[start : start + _ROWS_AT_ONCE] if array.ndim else array
-        codes = np.ascontiguousarray(encode(np.where(np.isnan(rows), np.array(np.nan, rows.dtype), rows), fmt))
-        total.update((codes if sys.byteorder == "little" else codes.byteswap()).tobytes())
-    total.update(f"|{','.join(map(str, array.shape))}|{fmt}".encode())
-    return f"sha256:{total.hexdigest()}"
 
 
 def package_version() -> str:

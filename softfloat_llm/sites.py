@@ -283,6 +283,9 @@ LOGITS = "lm_head.out"
 TAPPED = tuple(name for name, site in SITES.items() if site.keys)
 """The sites that have taps: all that store something (attn.mask only where its value is not `hidden`)."""
 
+OUTSIDE = ("embed", "rope.table", "norm.final", "lm_head")
+"""Sites of no layer: two before the layers, two after."""
+
 OF_SOME_MODELS = ("norm.q", "norm.k")
 """Sites that only some models pass: those that normalise queries and keys."""
 

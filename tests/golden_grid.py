@@ -45,7 +45,7 @@ def digest_of_case(case, *, crew=None):
 
 def taps_digest(run):
     """sha256 over the names and digests of a run's taps, in the order of their names."""
-    from softfloat_llm.runs import array_digest
+    from softfloat_llm.digests import array_digest
 
     lines = [f"{name} {array_digest(run.arrays[name], run.format_of_tap(name))}" for name in sorted(run.arrays)]
     return f"sha256:{hashlib.sha256(chr(10).join(lines).encode()).hexdigest()}"

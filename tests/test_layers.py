@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 
 RANKS = {
     "errors": 0, "numerics": 1,
-    "conditions": 2, "site_options": 2, "site_specs": 2, "sites": 2, "recipe": 2, "trace": 2, "promotion": 2,
+    "conditions": 2, "site_options": 2, "site_specs": 2, "sites": 2, "recipe_files": 2, "recipe": 2,
+    "trace": 2, "promotion": 2, "digests": 2,
     "refusals": 3, "site_meanings": 3,
     "llama": 3, "io": 3, "tiny": 3,
     "prompts": 4, "runs": 4, "batches": 4, "operations": 4, "site_runs": 4, "audit": 4,
@@ -24,6 +25,7 @@ RANKS = {
     "lessons": 6, "claims": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
 SIDEWAYS = {
+    ("recipe", "recipe_files"),
     ("recipe", "sites"),
     ("recipe", "site_specs"),
     ("site_specs", "conditions"),
@@ -46,10 +48,10 @@ NEVER = {("llama", "io"), ("analysis", "llama")}
 IN_NUMERICS = [
     "formats", "exact", "stochastic", "modes", "carriers", "rounding", "ulps", "ops", "elementwise", "enclosures",
     "approximations", "special_values", "functions", "glibc", "torch_functions", "mlx", "engine_functions", "trees",
-    "adders", "mkl_orders", "orders", "precision", "fused", "extents", "operands", "accumulate", "native_sums",
-    "partials", "scaled", "side_by_side", "stored_rows", "threads", "einsum_loops", "tiles", "underflow_rounding",
-    "steps", "narrow_steps", "narrow_in_float32", "masked_steps", "paths", "small_products", "exact_products",
-    "compiled_loops", "compiled", "kernels", "mapped", "workers", "crew", "reduce",
+    "adders", "mkl_orders", "order_text", "orders", "precision", "fused", "extents", "operands", "accumulate",
+    "native_sums", "partials", "scaled", "side_by_side", "stored_rows", "threads", "einsum_loops", "tiles",
+    "underflow_rounding", "steps", "narrow_steps", "narrow_in_float32", "masked_steps", "paths", "small_products",
+    "exact_products", "compiled_loops", "compiled", "kernels", "mapped", "workers", "crew", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

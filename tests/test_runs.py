@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from softfloat_llm import runs
+from softfloat_llm.digests import array_digest
 from softfloat_llm.errors import CheckpointError, NonFiniteError, RecipeError, RunError, TokenError
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.numerics.formats import encode, format_of
 from softfloat_llm.recipe import Recipe, recipe_of
-from softfloat_llm.runs import Run, array_digest, simulate
+from softfloat_llm.runs import Run, simulate
 from softfloat_llm.tiny import DEFAULT_PROMPT
 from tests.checkpoints import config_dict, random_tensors, write_checkpoint
 

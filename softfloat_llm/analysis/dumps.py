@@ -16,13 +16,14 @@ import numpy as np
 from softfloat_llm.analysis.compare import Extent, compare_sides
 from softfloat_llm.analysis.comparison import Comparison
 from softfloat_llm.analysis.sides import Side, side_of
+from softfloat_llm.digests import array_digest
 from softfloat_llm.errors import ArrayError
 from softfloat_llm.io.arrays import KINDS, read_tensors
 from softfloat_llm.io.tensor_names import ATTENTIONS, HIDDEN_STATES, read_map, tap_names
 from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.formats import FORMATS, Array, Format, bf16, f16, f32
 from softfloat_llm.numerics.rounding import round_to
-from softfloat_llm.runs import Run, array_digest
+from softfloat_llm.runs import Run
 from softfloat_llm.sites import LOGITS
 
 SHOWN = 4

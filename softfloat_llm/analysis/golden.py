@@ -16,13 +16,14 @@ import numpy as np
 from softfloat_llm.analysis.distances import differs
 from softfloat_llm.analysis.golden_report import GoldenReport, Mismatch
 from softfloat_llm.analysis.taps import forward_order
+from softfloat_llm.digests import array_digest
 from softfloat_llm.errors import CheckpointError, GoldenError, SoftfloatError, why
 from softfloat_llm.io.atomic import new_folder
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import NAMED_DTYPES, open_tensors, read_json, write_tensors
 from softfloat_llm.numerics.formats import Array, decode, encode, format_of
 from softfloat_llm.recipe import recipe_of
-from softfloat_llm.runs import Run, array_digest, simulate
+from softfloat_llm.runs import Run, simulate
 
 SCHEMA = "softfloat-llm/golden/1"
 MANIFEST = "manifest.json"

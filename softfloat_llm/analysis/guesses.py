@@ -18,7 +18,8 @@ from softfloat_llm.analysis.traits import EXACT, Traits, accumulator_format
 from softfloat_llm.errors import SoftfloatError
 from softfloat_llm.numerics.adders import units
 from softfloat_llm.numerics.formats import Format, f16, f32, f64, tf32
-from softfloat_llm.numerics.orders import Level, Order
+from softfloat_llm.numerics.order_text import Level
+from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.trees import Chain, Flat, Join, Node, Rounded, Tree
 

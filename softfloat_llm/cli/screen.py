@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from softfloat_llm.io.progress import Progress
@@ -46,11 +45,6 @@ def show_json(verb: str, body: Mapping[str, Any]) -> None:
 def say(text: str) -> None:
     """Talk, on stderr."""
     print(text, file=sys.stderr, flush=True)
-
-
-def bytes_in(folder: Path) -> int:
-    """The bytes of all files in a folder and in those below it."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def sized(count: int) -> str:

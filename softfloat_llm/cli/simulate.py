@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -24,16 +25,61 @@ from softfloat_llm.cli.options import (
     grouped,
     quoted,
 )
-from softfloat_llm.cli.screen import announce, answer_of, bytes_in, say, show, show_json, sized, watched
+from softfloat_llm.cli.screen import announce, answer_of, say, show, show_json, sized, watched
 from softfloat_llm.cli.simulate_prompts import Batch, simulate_prompts
 from softfloat_llm.errors import NonFiniteError, RunError, nearest, why
 from softfloat_llm.io.checkpoint import Model
+from softfloat_llm.io.folders import bytes_in
+from softfloat_llm.io.progress import Progress
 from softfloat_llm.recipe import Recipe, recipe_of
 from softfloat_llm.report.run_text import run_facts, run_text
 from softfloat_llm.runs import Run, check_target
 from softfloat_llm.runs import simulate as simulate_run
 
 CLAIMS = ("flip", "nonfinite", "differs")
+
+
+@dataclass(frozen=True)
+class ReferenceFlags:
+    """What a run is held against, and whose tokens it is fed."""
+
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="RECIPE|none", help="The reference; f32 unless said.")
+    ] = None
+    teacher: Annotated[
+        str | None,
+        typer.Option("--teacher", metavar="RUN|reference", help="Feed a saved run's tokens, or those of --against."),
+    ] = None
+
+    def recipe(self) -> Recipe | None:
+        """The recipe of the reference run; None where there is none, or where a saved teacher is the reference."""
+        if self.against == NO_REFERENCE:
+            if self.teacher == REFERENCE:
+                raise typer.BadParameter("--teacher reference needs a reference: it cannot stand with --against none.")
+            return None
+        if self.against is None:
+            return recipe_of("f32") if self.teacher in (None, REFERENCE) else None
+        return recipe_of(self.against)
+
+
+@dataclass(frozen=True)
+class TalkFlags:
+    """The prompt as a chat has it."""
+
+    chat: Annotated[bool, typer.Option("--chat", help="The prompt as the model's chat template writes it.")] = False
+    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message before it.")] = None
+
+    def words(self) -> list[str]:
+        """The flags as a command line has them."""
+        return ["--chat"] * self.chat + ([] if self.system is None else [f"--system {quoted(self.system)}"])
+
+
+@dataclass(frozen=True)
+class SaveFlags:
+    """Where a run is kept."""
+
+    save: Annotated[Path | None, typer.Option("--save", metavar="PATH", help="Keep the run as a folder.")] = None
+    replace: Annotated[bool, typer.Option("--replace", help="Let --save replace an earlier run.")] = False
 
 
 @grouped
@@ -44,20 +90,12 @@ def simulate(
     *,
     precision: PrecisionFlags,
     passes: PassFlags,
-    against: Annotated[
-        str | None, typer.Option("--against", metavar="RECIPE|none", help="The reference; f32 unless said.")
-    ] = None,
-    teacher: Annotated[
-        str | None,
-        typer.Option("--teacher", metavar="RUN|reference", help="Feed a saved run's tokens, or those of --against."),
-    ] = None,
+    beside: ReferenceFlags,
     prompts: Annotated[
         str | None, typer.Option("--prompts", metavar="FILE|default", help="Several prompts, one a line.")
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="The prompt as the model's chat template writes it.")] = False,
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message before it.")] = None,
-    save: Annotated[Path | None, typer.Option("--save", metavar="PATH", help="Keep the run as a folder.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Let --save replace an earlier run.")] = False,
+    talk: TalkFlags,
+    kept: SaveFlags,
     fail_on: Annotated[
         list[str] | None,
         typer.Option("--fail-on", rich_help_panel="Claims", metavar="|".join(CLAIMS), help="Exit 1 then. Repeatable."),
@@ -70,29 +108,54 @@ def simulate(
     say what the precision did. `simulate` is short for `softfloat-llm simulate`.
     """
     claims = _checked_claims(fail_on or [])
-    recipe, reference_recipe = precision.recipe(), _reference_recipe(against, teacher)
-    talk: dict[str, Any] = {"chat": chat, "system": system}
-    _check_claims_can_be_judged(claims, reference_recipe, teacher)
-    if prompts is not None:
-        batch = Batch(prompts, precision, passes, reference_recipe, teacher, talk, save, replace)
+    recipe, reference = precision.recipe(), beside.recipe()
+    _check_claims_can_be_judged(claims, reference, beside.teacher)
+    try:
+        if prompts is None:
+            asked = _Asked(prompt, recipe, reference, precision, passes, beside, talk, kept)
+            return _judged(_simulate_one(asked, claims, output))
+        batch = Batch(prompts, precision, passes, reference, beside.teacher, asdict(talk), kept.save, kept.replace)
         batch.check(prompt)
-        try:
-            return _judged(simulate_prompts(batch, claims, _is_broken, output))
-        except NonFiniteError as error:
-            return _nonfinite(error, claims)
+        return _judged(simulate_prompts(batch, claims, _is_broken, output))
+    except NonFiniteError as error:
+        return _nonfinite(error, claims)
+
+
+class _Asked(NamedTuple):
+    """What was asked of one prompt."""
+
+    prompt: str | None
+    recipe: Recipe
+    reference: Recipe | None
+    precision: PrecisionFlags
+    passes: PassFlags
+    beside: ReferenceFlags
+    talk: TalkFlags
+    kept: SaveFlags
+
+    def then(self) -> str:
+        """A command that goes one step further: more tokens, then a run that is kept, then what it holds."""
+        passes, against = self.passes, self.beside.against
+        if self.kept.save is not None and passes.steps > 1:
+            return " ".join(["softfloat-llm taps", *([f"--model {quoted(passes.model)}"] if passes.model else [])])
+        words = ["simulate", *([] if self.prompt is None else [quoted(self.prompt)]), *self.precision.words()]
+        words += [*passes.words(), *self.talk.words()]
+        words += [] if against is None else [f"--against {quoted(against)}"]
+        if passes.steps > 1:
+            return " ".join([*words, f"--steps {passes.steps} --save RUN"])
+        return " ".join([*words, "--steps 20" if against == NO_REFERENCE else "--steps 20 --teacher reference"])
+
+
+def _simulate_one(asked: _Asked, claims: Sequence[str], output: OutputFlags) -> list[str]:
+    """Run, print, and give the claims that do not hold."""
+    save = asked.kept.save
     if save is not None:
-        check_target(save, replace=replace)
+        check_target(save, replace=asked.kept.replace)
     with _scratch(save) as scratch:
         with watched(is_quiet=output.is_quiet) as progress:
-            for note in slow_notes(recipe):
+            for note in slow_notes(asked.recipe):
                 announce(progress, f"note: {note}")
-            try:
-                run, reference, model = _runs(
-                    recipe, reference_recipe, teacher, lambda m: passes.arguments(prompt, progress, model=m) | talk,
-                    {"save": save, "replace": replace}, scratch,
-                )  # fmt: skip
-            except NonFiniteError as error:
-                return _nonfinite(error, claims)
+            run, reference, model = _runs(asked, progress, scratch)
         for note in run.notes:
             say(f"note: {note}")
         comparison = _compared(named(run, model), reference, is_quiet=output.is_quiet)
@@ -100,10 +163,10 @@ def simulate(
         if output.as_json:
             show_json("simulate", _body(run, comparison, claims, broken, save))
         else:
-            show(_text(named(run, model), comparison, output, _then(prompt, precision, passes, against, save, talk)))
+            show(_text(named(run, model), comparison, output, asked.then()))
             if save is not None and not output.is_quiet:
                 say(f"The run is {save}: {len(run.arrays)} taps, {sized(bytes_in(save))}.")
-    return _judged(broken)
+    return broken
 
 
 @contextmanager
@@ -132,35 +195,21 @@ def _checked_claims(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _reference_recipe(against: str | None, teacher: str | None) -> Recipe | None:
-    """The recipe of the reference run; None where there is none, or where a saved teacher is the reference."""
-    if against == NO_REFERENCE:
-        if teacher == REFERENCE:
-            raise typer.BadParameter("--teacher reference needs a reference: it cannot stand with --against none.")
-        return None
-    if against is None:
-        return recipe_of("f32") if teacher in (None, REFERENCE) else None
-    return recipe_of(against)
-
-
 def _check_claims_can_be_judged(claims: Sequence[str], reference: Recipe | None, teacher: str | None) -> None:
     if reference is None and teacher is None and (wrong := [claim for claim in claims if claim != "nonfinite"]):
         raise typer.BadParameter(f"--fail-on {wrong[0]} needs a reference: it cannot stand with --against none.")
 
 
-def _runs(
-    recipe: Recipe,
-    against: Recipe | None,
-    teacher: str | None,
-    arguments: Callable[[str], dict[str, Any]],
-    place: dict[str, Any],
-    scratch: Path | None,
-) -> tuple[Run, Run | None, Model]:
+def _runs(asked: _Asked, progress: Progress | None, scratch: Path | None) -> tuple[Run, Run | None, Model]:
     """The run, the reference where there is one (another pass, or the saved run that teaches), and the model."""
+    teacher = asked.beside.teacher
     saved = None if teacher in (None, REFERENCE) else Run.load(teacher)
-    given = arguments("tiny" if saved is None else saved.model)
+    given = asked.passes.arguments(asked.prompt, progress, model="tiny" if saved is None else saved.model)
+    given |= asdict(asked.talk)
+    against = asked.reference
     reference = saved if against is None else simulate_run(recipe=against, teacher=saved, save=scratch, **given)
-    run = simulate_run(recipe=recipe, teacher=reference if teacher == REFERENCE else saved, **place, **given)
+    teaching = reference if teacher == REFERENCE else saved
+    run = simulate_run(recipe=asked.recipe, teacher=teaching, **asdict(asked.kept), **given)
     return run, reference, given["model"]
 
 
@@ -202,22 +251,6 @@ def _text(run: Run, comparison: Comparison | None, output: OutputFlags, then: st
     else:
         text = comparison.text(verbose=output.is_verbose, then=then)
     return answer_of(text) if output.is_quiet else text
-
-
-def _then(
-    prompt: str | None, precision: PrecisionFlags, passes: PassFlags, against: str | None, save: Path | None,
-    talk: dict[str, Any],
-) -> str:  # fmt: skip
-    """A command that goes one step further: more tokens, then a run that is kept, then what it holds."""
-    if save is not None and passes.steps > 1:
-        return " ".join(["softfloat-llm taps", *([f"--model {quoted(passes.model)}"] if passes.model else [])])
-    words = ["simulate", *([] if prompt is None else [quoted(prompt)]), *precision.words(), *passes.words()]
-    words += ["--chat"] if talk["chat"] else []
-    words += [] if talk["system"] is None else [f"--system {quoted(talk['system'])}"]
-    words += [] if against is None else [f"--against {quoted(against)}"]
-    if passes.steps > 1:
-        return " ".join([*words, f"--steps {passes.steps} --save RUN"])
-    return " ".join([*words, "--steps 20" if against == NO_REFERENCE else "--steps 20 --teacher reference"])
 
 
 def _body(

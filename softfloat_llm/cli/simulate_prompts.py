@@ -12,7 +12,8 @@ from softfloat_llm.analysis.compare import compare
 from softfloat_llm.analysis.names import named
 from softfloat_llm.batches import simulate_batch
 from softfloat_llm.cli.options import REFERENCE, OutputFlags, PassFlags, PrecisionFlags, prompts_in, quoted
-from softfloat_llm.cli.screen import answer_of, bytes_in, say, show, show_json, sized, watched
+from softfloat_llm.cli.screen import answer_of, say, show, show_json, sized, watched
+from softfloat_llm.io.folders import bytes_in
 from softfloat_llm.recipe import Recipe
 from softfloat_llm.report.batch_text import Answered, batch_facts, batch_text
 

@@ -13,10 +13,10 @@ from softfloat_llm.cli.screen import show, show_json, watched
 from softfloat_llm.errors import RunError, nearest
 from softfloat_llm.io.checkpoint import open_model
 from softfloat_llm.llama.config import Config
-from softfloat_llm.sites import OF_SOME_MODELS, SITES, TAPPED
+from softfloat_llm.sites import OF_SOME_MODELS, OUTSIDE, SITES, TAPPED
 
 # What each site takes and gives, by shape letters; T query positions, S key positions, H query heads, G kv heads, C
-# head size, D hidden, F mlp size, V vocabulary. Held against a real pass by tests/cli/test_taps.py.
+# head size, D hidden, F mlp size, V vocabulary. Held against a real pass by tests/cli/test_verbs.py.
 SHAPES = {
     "embed": ("T D", "T D"),
     "rope.table": ("T C/2", "T C"),
@@ -42,7 +42,6 @@ SHAPES = {
 _HEAD_NORMS = {"norm.q": "T H C", "norm.k": "T G C"}
 SHAPES |= {site: (shape, shape) for site, shape in _HEAD_NORMS.items()}
 _NORM = ("T D", "T D")
-OUTSIDE = ("embed", "rope.table", "norm.final", "lm_head")  # sites of no layer: two before the layers, two after
 
 
 @grouped

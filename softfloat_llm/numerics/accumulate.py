@@ -19,6 +19,7 @@ from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.exact import round_exact
 from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32, f64
 from softfloat_llm.numerics.fused import Pairs
+from softfloat_llm.numerics.modes import USUAL
 from softfloat_llm.numerics.operands import rounded_product, rule_of
 from softfloat_llm.numerics.precision import Accumulator, Precision
 from softfloat_llm.numerics.rounding import flush, round_pair, round_sum, round_wide, unsigned_nan
@@ -176,12 +177,11 @@ class Neumaier(Kahan):
 
 
 _F32 = Accumulator(f32)
-USUAL = ("ties_to_even", "ieee", "keep")  # mode, overflow, subnormals
 _METHODS = {"plain": Plain, "kahan": Kahan, "neumaier": Neumaier}
 
 
 def is_plain_f32(at: Precision) -> bool:
-    return at.acc == _F32 and tuple(at.rules("acc").values()) == USUAL
+    return at.acc == _F32 and at.rules("acc") == USUAL
 
 
 def arithmetic_of(

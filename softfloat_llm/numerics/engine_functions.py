@@ -1,8 +1,8 @@
 """The exponentials that engines use in place of a correctly rounded one, in float32 arithmetic, bit for bit.
 
-Each is a polynomial in float32 steps with fused multiply-adds, as the engine's source has it; `exp_of` names them. The
-inputs are float32 values in float64 arrays, the results too. Nothing here is more exact than what it imitates. MLX has
-its own cosine and sine too.
+Each is a polynomial in float32 steps with fused multiply-adds, as the engine's source has it; `EXPONENTIALS` names
+them. The inputs are float32 values in float64 arrays, the results too. Nothing here is more exact than what it
+imitates. MLX has its own cosine and sine too.
 """
 
 from __future__ import annotations

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from softfloat_llm.errors import FormatError, nearest
 from softfloat_llm.numerics.stochastic import Stochastic, stochastic_of
 
 MODES = ("ties_to_even", "ties_to_away", "toward_zero", "toward_positive", "toward_negative", "to_odd")
 OVERFLOWS = ("ieee", "saturate")
 SUBNORMALS = ("keep", "ftz", "daz", "ftz+daz")
+USUAL: Mapping[str, Any] = MappingProxyType({"mode": "ties_to_even", "overflow": "ieee", "subnormals": "keep"})
+"""The rules of IEEE 754 unless said otherwise, as keyword arguments of `round_to`."""
 OTHER_NAMES = {
     "nearest": "ties_to_even", "to_nearest": "ties_to_even", "tonearest": "ties_to_even", "rne": "ties_to_even",
     "rn": "ties_to_even", "rnte": "ties_to_even", "even": "ties_to_even", "half_even": "ties_to_even",

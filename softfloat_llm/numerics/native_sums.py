@@ -9,8 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from softfloat_llm.numerics.accumulate import USUAL, NativeF32, follow, is_plain_f32
+from softfloat_llm.numerics.accumulate import NativeF32, follow, is_plain_f32
 from softfloat_llm.numerics.formats import Array, f32
+from softfloat_llm.numerics.modes import USUAL
 from softfloat_llm.numerics.orders import Order
 from softfloat_llm.numerics.precision import Precision
 
@@ -48,7 +49,7 @@ def _has_native_sum(at: Precision) -> bool:
 
 @lru_cache(maxsize=256)
 def _has_native_squares(at: Precision) -> bool:
-    is_native = at.product is f32 and tuple(at.rules("product").values()) == USUAL
+    is_native = at.product is f32 and at.rules("product") == USUAL
     return is_native and at.storage.precision <= 24 and _has_native_sum(at)
 
 
@@ -61,7 +62,7 @@ def _native_sum(terms: Array, at: Precision) -> Array:
         last: Array = np.add.accumulate(terms, axis=-1)[..., -1] + np.float32(0)
         return last
     columns = np.ascontiguousarray(np.moveaxis(terms, -1, 0))
-    steps = NativeF32(f32, *USUAL, is_fused=False)
+    steps = NativeF32(f32, **USUAL, is_fused=False)
     program = at.order.tree(terms.shape[-1]).program()
     return follow(program, columns.__getitem__, steps, terms.shape[:-1], None).astype(np.float32)
 

@@ -42,7 +42,7 @@ class NamedSum:
 
 @dataclass(frozen=True)
 class Findings:
-    """Two runs, and what can be said of them. `step`, `budget` and `sums` may be missing: see `findings_of`."""
+    """Two runs, and what can be said of them. `story`, `budget` and `sums` may be missing: see `findings_of`."""
 
     run: Run
     reference: Run

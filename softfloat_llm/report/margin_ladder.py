@@ -104,7 +104,6 @@ def scale_places(low: float, high: float, most: int = 8) -> list[float]:
 
 _HEIGHT = 330
 _BOX = (70.0, 34.0, WIDTH - 150.0, _HEIGHT - 62.0)
-_ZERO = 16.0  # units below the scale at which margins of 0 stand
 
 
 def margin_ladder_svg(ladder: MarginLadder) -> str:

@@ -16,6 +16,8 @@ FLIPS = "The cup is"  # tiny.NEAR_TIES: bf16 gives the other token
 
 WRONG_WORDS = {
     "no such verb": (["simulat"], "Did you mean 'simulate'?"),
+    "no such verb of a verb": (["recipes", "chekc"], "No such command 'chekc'. Did you mean 'check'?"),
+    "no such verb of a verb, with words": (["formats", "promot", "f16", "bf16"], "Did you mean 'promote'?"),
     "no such option": (["simulate", "--storge", "bf16"], "No such option: --storge. Did you mean --storage?"),
     "option of a verb in a group": (["golden", "write", "x", "--replce"], "Did you mean --replace?"),
     "option by another name": (["simulate", "--dtype", "bf16"], "No such option: --dtype. Did you mean --storage?"),
