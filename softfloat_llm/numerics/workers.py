@@ -8,6 +8,7 @@ being woken takes as long as a small product. Start reading at `Worker`.
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import select
@@ -21,7 +22,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from softfloat_llm.errors import SoftfloatError
+from softfloat_llm.errors import SoftfloatError, why
 from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.mapped import Mapped
@@ -44,6 +45,10 @@ def opened(places: Places) -> tuple[Array, ...]:
     return tuple(place.open() for place in places)
 
 
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+_INSTEAD = "Try --workers 1, or let a process open more files (ulimit -n)."
+
+
 def as_one(blocks: tuple[Array, ...]) -> SideBySide:
     return SideBySide(blocks, blocks[0] if len(blocks) == 1 else None)
 
@@ -58,19 +63,25 @@ class Question(NamedTuple):
 
 
 class Worker:
-    """Another Python process that runs `work`, and the two pipes to it. `is_awake`: there is a core for it to wait."""
+    """Another Python process that runs `work`, and the two pipes to it. `is_awake`: there is a core for it to wait.
+
+    Raises SoftfloatError where the system starts none.
+    """
 
     def __init__(self, *, is_awake: bool = True) -> None:
         self._awake = _AWAKE if is_awake else 0.0
         words = [sys.executable, "-P", "-c", f"from {__name__} import work; work({self._awake})"]  # nothing from here
-        self._process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=_AT_ONCE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(_paths())},
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=_AT_ONCE,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(_paths())},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SoftfloatError(f"Starting a worker process: {why(error)}. {_INSTEAD}") from None
         self._numbers: dict[Hashable, int] = {}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -108,6 +119,8 @@ class Worker:
                 f"A worker process ended with exit code {self._process.wait()} in the middle of a product."
                 " Try --workers 1."
             ) from None
+        if isinstance(error, OSError) and error.errno in _TOO_MANY_FILES:
+            raise SoftfloatError(f"A worker process that maps each matrix: {why(error)}. {_INSTEAD}")
         if error is not None:
             raise error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BytesIO
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -303,6 +305,18 @@ def test_a_file_that_has_gone_since_it_was_found_is_an_error_and_the_crew_goes_o
         with pytest.raises(FileNotFoundError):
             crew.matmul(a, mapped, at)
         assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+
+
+def test_too_few_files_for_another_process_or_its_matrices_is_told_with_what_to_do(monkeypatch):
+    a, b = operands("f16")
+    too_many = OSError(errno.EMFILE, "Too many open files")
+    with Crew(2, least=0) as crew, monkeypatch.context() as patch:
+        patch.setattr("softfloat_llm.numerics.workers.pickle.load", lambda _: too_many)
+        with pytest.raises(SoftfloatError, match=r"maps each matrix: Too many open files. .*ulimit -n"):
+            crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
+        patch.setattr(subprocess, "Popen", Mock(side_effect=too_many))
+        with pytest.raises(SoftfloatError, match=r"Starting a worker process: Too many open files. .*--workers 1"):
+            crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
 
 
 def test_workers_that_have_no_core_to_wait_on_sleep(monkeypatch):
