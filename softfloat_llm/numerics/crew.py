@@ -9,12 +9,13 @@ Start reading at `Crew.matmul`.
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from collections.abc import Sequence
 from copy import copy
 from threading import Lock
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
 from softfloat_llm.numerics.threads import cores as _cores
-from softfloat_llm.numerics.workers import Found, Question, Worker
+from softfloat_llm.numerics.workers import Places, Question, Worker, as_one, opened
 
 LEAST = 1 << 18
 """Multiplications below which a matrix product is made alone: half of NumPy's steps of a narrow accumulator then take a
@@ -73,7 +74,7 @@ class Crew:
         """As `kernels.matmul`. a (M, K), b (K, N): transposed weights, which must not change while the crew lives."""
         b = side_by_side(b)
         products = a.shape[0] * a.shape[1] * b.shape[1]
-        if self.workers == 1 or products < self._least or at.is_stochastic:
+        if self.workers == 1 or products < self._least or at.is_stochastic or a.dtype.hasobject:  # bytes are sent
             return kernels.matmul(a, b, at, init=init, backend=self.backend)
         path = path_of(at)
         is_compiled = kernels.is_compiled(path, self.backend)
@@ -88,20 +89,26 @@ class Crew:
 
     def _by_processes(self, a: Array, b: SideBySide, at: Precision, init: Float64Array | None) -> Array:
         n, ways = b.shape[1], self.workers
-        mine, *others = (slice(n * i // ways, n * (i + 1) // ways) for i in range(ways))
-        found = self._found(b, others) if self._lender is None else [b.columns(columns) for columns in others]
-        if found is None:
+        mine, *others = columns = [slice(n * i // ways, n * (i + 1) // ways) for i in range(ways)]
+        if self._lender is None:
+            shares = self._staff.shares(b, columns)
+        else:
+            shares = _Shares(b.columns(mine), [b.columns(theirs) for theirs in others])
+        if shares is None:
             return kernels.matmul(a, b, at, init=init, backend=self.backend)
         try:
             hands = self._staff.hands(self.workers - 1, is_awake=self.workers <= _cores())
-            for hand, part, columns in zip(hands, found, others, strict=True):
-                hand.ask(Question(a, part, at, None if init is None else init[:, columns]))
-            first = kernels.matmul(a, b.columns(mine), at, init=None if init is None else init[:, mine])
-            rest = [hand.answer() for hand in hands]
+            for hand, part, theirs in zip(hands, shares.others, others, strict=True):
+                hand.ask(Question(a, part, at, None if init is None else init[:, theirs]))
+            first = kernels.matmul(a, shares.mine, at, init=None if init is None else init[:, mine])
+            out = np.empty((len(a), n), first.dtype)
+            out[:, mine] = first
+            for hand, theirs in zip(hands, others, strict=True):
+                hand.answer(out[:, theirs])
         except BaseException:  # an interruption too: an answer that is not taken would be the next question's
             self._staff.stop()
             raise
-        return np.concatenate([first, *rest], axis=1)
+        return out
 
     def close(self) -> None:
         """End the processes, and remove what was laid out for them. A product that is being made is waited for."""
@@ -114,11 +121,12 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _found(self, b: SideBySide, others: Sequence[slice]) -> list[Found | SideBySide] | None:
-        """Where others find their columns; None where a part of b lies in no file and there is no room for it."""
-        blocks = b.filled()
-        places = [place for place in map(self._staff.map, blocks) if place is not None]
-        return [Found(places, columns) for columns in others] if len(places) == len(blocks) else None
+
+class _Shares(NamedTuple):
+    """Columns of a matrix: those that are made here, and those of each other, or where it finds them."""
+
+    mine: SideBySide
+    others: Sequence[Places | SideBySide]
 
 
 class _Staff:
@@ -126,7 +134,7 @@ class _Staff:
 
     def __init__(self) -> None:
         self.others: list[Worker] = []
-        self.mapped: dict[tuple[Any, ...], tuple[Array, Mapped]] = {}  # a kept array's place is its own
+        self.shared: dict[tuple[Any, ...], tuple[SideBySide, _Shares | None]] = {}  # a kept array's place is its own
         self.storage = Storage()
         self.turn = Lock()  # of one thread: an answer has no name on it
         _STAFFS.add(self)
@@ -137,20 +145,34 @@ class _Staff:
             self.others.append(Worker(is_awake=is_awake))
         return self.others
 
-    def map(self, array: Array) -> Mapped | None:
-        """Where others find the array; None where it lies in no file and there is no more room to lay it out."""
-        key = (array.ctypes.data, array.shape, array.strides, array.dtype)
-        if key not in self.mapped:
-            place = place_in_file(array)
-            if place is None or not place.still_holds(array):
-                if self.storage.size + array.nbytes > MOST:
-                    return None
-                try:
-                    place = self.storage.lay_out(array)
-                except OSError:  # a full disk
-                    return None
-            self.mapped[key] = (array, place)
-        return self.mapped[key][1]
+    def shares(self, b: SideBySide, columns: Sequence[slice]) -> _Shares | None:
+        """Columns for all; None where some of them lie in no file and there was no more room to lay them out."""
+        if b.place not in self.shared:
+            self.shared[b.place] = b, self._laid_out([b.columns(each) for each in columns])
+        return self.shared[b.place][1]
+
+    def _laid_out(self, parts: Sequence[SideBySide]) -> _Shares | None:
+        try:
+            return _Shares(self._own(parts[0]), [self._places(part) for part in parts[1:]])
+        except OSError:  # a full disk
+            return None
+
+    def _own(self, part: SideBySide) -> SideBySide:
+        """Columns, each block of them in one piece of memory: in rows of all columns, it takes a twentieth longer."""
+        blocks = part.filled()
+        return as_one(blocks if all(block.flags.forc for block in blocks) else opened(self._places(part)))
+
+    def _places(self, part: SideBySide) -> Places:
+        """Where others find columns, which are laid out if they lie in no file. Raises OSError without room."""
+        return tuple(map(self._place, part.filled()))
+
+    def _place(self, array: Array) -> Mapped:
+        place = place_in_file(array)
+        if place is not None and place.still_holds(array):
+            return place
+        if self.storage.size + array.nbytes > MOST:
+            raise OSError(errno.ENOSPC, "No more room for weights of other processes")
+        return self.storage.lay_out(array)
 
     def stop(self) -> None:
         """End the processes in the middle of their work."""
@@ -161,7 +183,7 @@ class _Staff:
         """End the processes, and remove what was laid out for them."""
         while self.others:
             self.others.pop().end()
-        self.mapped.clear()
+        self.shared.clear()
         self.storage.remove()
 
     def begin_anew(self) -> None:
@@ -169,7 +191,7 @@ class _Staff:
         for other in self.others:
             other.let_go()
         self.others.clear()
-        self.mapped.clear()
+        self.shared.clear()
         self.storage.let_go()
         self.turn = Lock()  # a thread that held it is not here
 

@@ -146,10 +146,10 @@ def give_back(array: Array) -> None:
 
 
 def _root(array: Array) -> Any:
-    """The read-only memory map that an array is a view of, or None."""
+    """The read-only memory map that an array is a view of, or None. A view of it is a np.memmap too, of its offset."""
     for owner in _owners(array):
-        if isinstance(owner, np.memmap) and owner.mode == "r" and owner.filename is not None:
-            return owner
+        if isinstance(owner, np.memmap) and isinstance(owner.base, mmap.mmap):
+            return owner if owner.mode == "r" and owner.filename is not None else None
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,11 @@ class SideBySide:
     def shape(self) -> tuple[int, int]:
         """(K, N)."""
         return self.parts[0].shape[0], sum(part.shape[1] for part in self.parts)
+
+    @cached_property
+    def place(self) -> tuple[tuple[Any, ...], ...]:
+        """Where it lies in memory, and how: of two that are there, those are equal that are one."""
+        return tuple((block.ctypes.data, block.shape, block.strides, block.dtype) for block in self.filled())
 
     def columns(self, wanted: slice) -> SideBySide:
         """Some columns, of the parts that have them."""

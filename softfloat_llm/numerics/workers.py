@@ -1,8 +1,9 @@
 """Processes that matrix products are shared with: how one is started, asked, waited for and ended.
 
-A question and its answer go through pipes, one at a time. What comes again and again, a precision or the place of
-weights, is told once and then goes by its number. Both ends look out for what is to come for a while before they sleep,
-as being woken takes as long as a small product. Start reading at `Worker`.
+A question and its answer go through pipes, one at a time. What comes again and again, a precision or the places of
+weights, is told once and then goes by its number; activations and results go as their bytes, as pickling an array takes
+several times as long as they are on the way. Both ends look out for what is to come for a while before they sleep, as
+being woken takes as long as a small product. Start reading at `Worker`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import pickle
 import select
 import subprocess
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from contextlib import suppress
+from io import BufferedReader, BufferedWriter, FileIO
 from time import perf_counter
 from typing import IO, Any, NamedTuple
 
@@ -32,20 +34,25 @@ of a layer (SmolLM2, 5 tokens: 0.8 ms, and 3 where attention does), and soon at 
 _PATIENCE = 5.0  # seconds that a process has to end by itself
 _LARGE = (1 << 25) - (1 << 13)  # bytes: what glibc keeps at most, with room for what it adds
 _ROOM = 1 << 20  # bytes of a pipe: an unprivileged process's most under Linux
+_AT_ONCE = 1 << 16  # bytes of it that are read or written in one call, so that few calls carry a small product
+Places = tuple[Mapped, ...]
+"""Of matrices side by side."""
 
 
-class Found(NamedTuple):
-    """Some columns of matrices that lie in files, side by side."""
+def opened(places: Places) -> tuple[Array, ...]:
+    """What lies there."""
+    return tuple(place.open() for place in places)
 
-    places: Sequence[Mapped]
-    columns: slice
+
+def as_one(blocks: tuple[Array, ...]) -> SideBySide:
+    return SideBySide(blocks, blocks[0] if len(blocks) == 1 else None)
 
 
 class Question(NamedTuple):
     """A product: a (M, K) times b (K, N), which is found in files or is sent, from init (M, N) on."""
 
     a: Array
-    b: Found | SideBySide
+    b: Places | SideBySide
     at: Precision
     init: Float64Array | None
 
@@ -60,6 +67,7 @@ class Worker:
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=_AT_ONCE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(_paths())},
             start_new_session=True,
         )
@@ -72,13 +80,11 @@ class Worker:
     def ask(self, question: Question) -> None:
         a, b, at, init = question
         news: list[Hashable] = []
-        sent: Any = b
-        if isinstance(b, Found):
-            sent = [self._number(place, news) for place in b.places], b.columns
-        number = self._number(at, news)
+        sent = b if isinstance(b, SideBySide) else self._number(b, news)
+        numbers = self._number(a.dtype, news), self._number(at, news)
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # `answer` tells that it has ended
-            _put(self._process.stdin, (news, a, sent, number, init))
+            _put(self._process.stdin, (news, a.shape, *numbers, sent, init), a)
 
     def _number(self, thing: Hashable, news: list[Hashable]) -> int:
         """The number that it goes by; one that has none yet is among the news."""
@@ -88,22 +94,22 @@ class Worker:
             news.append(thing)
         return number
 
-    def answer(self) -> Array:
-        """The product. Raises what it raised, or SoftfloatError where it has ended."""
+    def answer(self, out: Array) -> None:
+        """The product, into out (M, N). Raises what it raised, or SoftfloatError where it has ended."""
         assert self._process.stdout is not None
         try:
             _look_out(self._process.stdout, self._awake)
-            answer = pickle.load(self._process.stdout)
+            error = pickle.load(self._process.stdout)
+            if error is None:
+                out[...] = _array_from(self._process.stdout, out.shape, out.dtype)
         except Exception:  # what it wrote is no answer, or it has ended
             self._process.kill()  # of one that has ended, it changes nothing
             raise SoftfloatError(
                 f"A worker process ended with exit code {self._process.wait()} in the middle of a product."
                 " Try --workers 1."
             ) from None
-        if isinstance(answer, Exception):
-            raise answer
-        result: Array = answer
-        return result
+        if error is not None:
+            raise error
 
     def kill(self) -> None:
         self._process.kill()
@@ -155,9 +161,20 @@ def _look_out(pipe: IO[bytes], seconds: float) -> None:
         pass
 
 
-def _put(pipe: IO[bytes], value: Any) -> None:
-    pickle.dump(value, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+def _put(pipe: IO[bytes], word: Any, array: Array | None = None) -> None:
+    """A word, and the bytes of an array, of which the other end knows the shape."""
+    pickle.dump(word, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+    if array is not None:
+        pipe.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     pipe.flush()
+
+
+def _array_from(pipe: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The array whose bytes come next. Raises EOFError where the pipe ends before they do."""
+    array = np.empty(shape, dtype)
+    if pipe.readinto(array.reshape(-1).view(np.uint8).data) < array.nbytes:  # type: ignore[attr-defined]
+        raise EOFError
+    return array
 
 
 def _sendable(error: Exception) -> Exception:
@@ -171,22 +188,23 @@ def _sendable(error: Exception) -> Exception:
 
 def work(awake: float) -> None:
     """A worker's life: products of the columns that it is asked for, until its input ends."""
-    source, target = sys.stdin.buffer, sys.stdout.buffer
+    source, target = BufferedReader(FileIO(0), _AT_ONCE), BufferedWriter(FileIO(1, "w"), _AT_ONCE)
     told: list[Any] = []
     _keep_freed_memory()
     while True:
         _look_out(source, awake)
         try:
-            news, *question = pickle.load(source)
+            news, shape, dtype, *question = pickle.load(source)
+            told += news
+            a = _array_from(source, shape, told[dtype])
         except EOFError:
             return
-        told += news
         try:
-            answer: Any = _product(told, *question)
+            answer: tuple[Any, Array | None] = None, _product(told, a, *question)
         except Exception as error:
-            answer = _sendable(error)
+            answer = _sendable(error), None
         try:
-            _put(target, answer)
+            _put(target, *answer)
         except BrokenPipeError:  # nobody waits for it any more
             os._exit(0)
 
@@ -200,12 +218,10 @@ def _keep_freed_memory() -> None:
     np.empty(_LARGE, np.uint8)
 
 
-def _product(told: list[Any], a: Array, b: Any, at: int, init: Float64Array | None) -> Array:
-    """The answer to a question. A file that has been `told` is opened in its place."""
-    if not isinstance(b, SideBySide):
-        numbers, columns = b
-        for number in numbers:
-            if isinstance(told[number], Mapped):
-                told[number] = told[number].open()
-        b = SideBySide(tuple(told[number] for number in numbers)).columns(columns)
-    return kernels.matmul(a, b, told[at], init=init)
+def _product(told: list[Any], a: Array, at: int, b: int | SideBySide, init: Float64Array | None) -> Array:
+    """The answer to a question. Files that have been `told` are opened when they are first asked for."""
+    if isinstance(b, SideBySide):
+        return kernels.matmul(a, b, told[at], init=init)
+    if isinstance(told[b], tuple):
+        told[b] = as_one(opened(told[b]))
+    return kernels.matmul(a, told[b], told[at], init=init)

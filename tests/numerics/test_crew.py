@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.mapped import Storage
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import round_to
-from softfloat_llm.numerics.side_by_side import SideBySide
-from softfloat_llm.numerics.workers import Worker, _sendable
+from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
+from softfloat_llm.numerics.workers import Worker, _array_from, _sendable
 
 
 def operands(storage, m=3, k=70, n=130):
@@ -61,6 +62,12 @@ def test_fewer_columns_than_workers_are_no_trouble(three):
     assert kernels.matmul(a, none, at).shape == kernels.matmul(a, none, narrow).shape == (3, 0)
 
 
+def places(crew):
+    """Where the columns of the only other process lie."""
+    ((_, shares),) = crew._staff.shared.values()
+    return shares.others[0]
+
+
 @pytest.fixture(params=[False, True], ids=["nameless", "named"])
 def storage(request, monkeypatch):
     """Both ways to lay weights out: in a file without a name, and where a system has none."""
@@ -73,7 +80,8 @@ def test_what_is_laid_out_for_others_is_removed_and_they_end():
     crew = Crew(2, least=0)
     a, b = operands("f16")
     crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
-    ((held, place),), (other,) = crew._staff.mapped.values(), crew._staff.others
+    (place,), (other,) = places(crew), crew._staff.others
+    held = b[:, 65:]
     assert place.still_holds(held)
     crew.close()
     assert not place.still_holds(held)
@@ -144,7 +152,7 @@ def test_after_an_interruption_the_next_answer_is_the_next_questions(monkeypatch
     with Crew(2, least=0) as crew:
         crew.matmul(a, b, at)
 
-        def interrupted(self):
+        def interrupted(self, out):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
@@ -159,10 +167,10 @@ def test_a_crew_that_nobody_closed_leaves_nothing():
     crew = Crew(2, least=0)
     a, b = operands("f16")
     crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
-    ((held, place),), (other,) = crew._staff.mapped.values(), crew._staff.others
+    (place,), (other,) = places(crew), crew._staff.others
     del crew
     gc.collect()
-    assert not place.still_holds(held)
+    assert not place.still_holds(b[:, 65:])
     assert other._process.returncode == 0
 
 
@@ -189,6 +197,58 @@ def test_without_room_to_lay_weights_out_one_process_does_the_work(monkeypatch):
     with Crew(2, least=0) as crew:
         assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
         assert crew._staff.others == []
+
+
+def test_without_room_for_weights_one_process_does_the_work(monkeypatch):
+    monkeypatch.setattr("softfloat_llm.numerics.crew.MOST", 9000)  # of 9100 bytes for the other
+    at = precision_of("storage=f16,acc=f16")
+    a, b = operands("f16")
+    with Crew(2, least=0) as crew:
+        assert crew.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+        assert crew._staff.others == []
+
+
+@pytest.mark.usefixtures("storage")
+def test_columns_of_rows_lie_in_one_piece_of_memory_here_and_there(three):
+    at = precision_of("storage=f16,acc=f16")
+    a, b = operands("f16")
+    rows = np.ascontiguousarray(b)
+    with Crew(2, least=0) as crew:
+        for whole in (side_by_side(rows), SideBySide((rows[:, :50], rows[:, 50:], rows[:, :20]))):
+            expected = kernels.matmul(a, whole, at).tobytes()
+            assert crew.matmul(a, whole, at).tobytes() == crew.matmul(a, whole, at).tobytes() == expected
+        for _, shares in crew._staff.shared.values():
+            assert all(block.flags.c_contiguous for block in shares.mine.parts)
+            assert all(place.open().flags.c_contiguous for place in shares.others[0])
+        assert crew._staff.storage.size == 2 * 70 * (130 + 150)
+
+
+@pytest.mark.parametrize(
+    "a", [np.ones((3, 70), "f4", order="F"), np.ones((9, 140), ">f4")[::3, ::2], np.ones((3, 70), int)]
+)
+def test_activations_that_lie_in_any_way_are_sent_as_they_are(a, three):
+    at = precision_of("storage=f16,acc=f16")
+    b = operands("f16")[1]
+    assert three.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+
+
+def test_objects_are_refused_as_one_process_does(three):
+    a, b = operands("f16")
+    with pytest.raises(FormatError, match="more bits than float64"):
+        three.matmul(a.astype(object), b, precision_of("storage=f16,acc=f16"))
+
+
+def test_what_is_longer_than_a_pipe_comes_as_it_is(three):
+    at = precision_of("storage=f16,acc=f16")
+    a, b = operands("f16", m=4, k=2, n=150_000)  # 1.6 MB from each
+    assert three.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+    a, b = operands("f16", m=300_000, k=2, n=3)
+    assert three.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
+
+
+def test_an_answer_that_breaks_off_is_none():
+    with pytest.raises(EOFError):
+        _array_from(BytesIO(bytes(39)), (5,), np.dtype(np.float64))
 
 
 class _TwoWordsError(Exception):
@@ -220,7 +280,7 @@ def test_matrices_that_are_not_kept_are_sent_and_give_the_same_bits(text, backen
         assert crew.sending.matmul(a, b, at).tobytes() == kernels.matmul(a, b, at).tobytes()
         two, whole = SideBySide((b[:, :7], b[:, 7:])), kernels.matmul(a, b, at, init=init)
         assert crew.sending.matmul(a, two, at, init=init).tobytes() == whole.tobytes()
-        assert not crew._staff.mapped
+        assert not crew._staff.shared
         assert crew.sending._staff.others is crew._staff.others
 
 
@@ -238,7 +298,7 @@ def test_a_file_that_has_gone_since_it_was_found_is_an_error_and_the_crew_goes_o
     b.T.tofile(path)
     mapped = np.memmap(path, np.float16, "r", shape=b.T.shape).T
     with Crew(2, least=0) as crew:
-        assert crew._staff.map(mapped)
+        assert crew._staff.shares(side_by_side(mapped), [slice(0, 65), slice(65, 130)])
         path.unlink()
         with pytest.raises(FileNotFoundError):
             crew.matmul(a, mapped, at)
@@ -318,7 +378,7 @@ def test_a_forked_process_has_workers_of_its_own_and_leaves_its_parents_alone():
         if child == 0:
             status = 1
             with suppress(BaseException):
-                is_alone = not crew._staff.others and not crew._staff.mapped
+                is_alone = not crew._staff.others and not crew._staff.shared
                 is_right = crew.matmul(a, b * 2, at).tobytes() == kernels.matmul(a, b * 2, at).tobytes()
                 crew.close()
                 status = 0 if is_alone and is_right else 2

@@ -11,6 +11,15 @@ import pytest
 from softfloat_llm.numerics.mapped import give_back, place_in_file
 
 
+def test_a_view_of_a_map_lies_where_the_map_has_it(tmp_path):
+    np.arange(100, dtype=np.float32).tofile(tmp_path / "weights")
+    mapped = np.memmap(tmp_path / "weights", np.float32, "r", offset=40, shape=(9, 10))
+    for view in (mapped[3:], mapped.T[:, 4:], mapped[2:][:, 5:], np.asarray(mapped)[1:]):
+        place = place_in_file(view)
+        assert place is not None
+        assert place.open().tobytes() == view.tobytes()
+
+
 def test_weights_are_mapped_in_the_file_where_they_lie(tmp_path):
     written = np.arange(1000, dtype=np.float32)
     written.tofile(tmp_path / "weights")
