@@ -594,3 +594,8 @@ def test_names_and_files_that_are_none_are_refused(tmp_path):
     ):
         with pytest.raises(RecipeError):
             recipe_of(text)
+
+
+def test_sites_of_equal_stages_share_them_so_that_caches_need_not_compare_them():
+    recipe = recipe_of("storage=bf16,acc=f32")
+    assert recipe.at("attn.q_proj").precision is recipe.at("mlp.down_proj").precision

@@ -22,20 +22,23 @@ from softfloat_llm.recipe import Scope
 
 
 def attend(q: Array, layer: int, cache: KVCache, recipe: Scope, see: Recorder, *, crew: Crew = ALONE) -> Array:
-    """Attention of each sequence over its own keys, padding left out. q (B, T, H, C); the result (B*T, H*C)."""
+    """Attention of each sequence over its own keys, padding left out. q (B, T, H, C); the result (B*T, H*C).
+
+    `crew` is one for matrices that are not kept: see `Crew.sending`.
+    """
     batch, length, heads, size = q.shape
     out = np.zeros((batch, length, heads, size), see.dtype_of(recipe.at("attn.pv").output))
     keys, values = cache.read(layer)  # (B, S, G, C)
-    multiplier, sending = cache.attention_multiplier, crew.sending
+    multiplier = cache.attention_multiplier
     for row in range(batch):
         pad, here = int(cache.padding[row]), recipe.within(str(row))
         skipped = min(max(pad - cache.length, 0), length)  # queries that are padding themselves
         if recipe.at("attn.mask").options["value"] != "hidden":
             for t in range(skipped):  # each sees all keys alike
-                alone = _Sequence(keys[row], values[row], here, multiplier, None, sending)
+                alone = _Sequence(keys[row], values[row], here, multiplier, None, crew)
                 out[row, t] = alone.attended(q[row, t : t + 1], _all_of(q[row, t : t + 1], keys[row])).out[0]
         if skipped < length:
-            own = _Sequence(keys[row, pad:], values[row, pad:], here, multiplier, see.in_parts(row), sending)
+            own = _Sequence(keys[row, pad:], values[row, pad:], here, multiplier, see.in_parts(row), crew)
             own.into(out[row, skipped:], q[row, skipped:], is_whole=see.instead is not None)
     return out.reshape(batch * length, heads * size)
 
@@ -60,8 +63,9 @@ class _Sequence(NamedTuple):
     def into(self, out: Array, q: Array, *, is_whole: bool) -> None:
         """Attention of all queries, q (T, H, C), into out (T, H, C): block by block, or as a whole."""
         assert self.parts is not None
-        all_of, is_finite = _all_of(q, self.k), is_all_finite(self.v)
+        all_of = _all_of(q, self.k)
         blocks = [all_of] if is_whole else in_turn(all_of.queries, q.shape[1], self.recipe)
+        is_finite = len(blocks) == 1 or is_all_finite(self.v)  # one block has all keys
         for block in blocks:
             with_all_keys = block._replace(width=len(self.k))
             made = self.attended(q[block.rows], block if is_finite else with_all_keys)

@@ -6,7 +6,7 @@ positions, S key positions, H query heads, G kv heads, R = H/G, C head size.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from softfloat_llm.llama.taps import Taps, are_sums_small, entered_values, given
 from softfloat_llm.numerics import ops, reduce
 from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.crew import ALONE, Crew
-from softfloat_llm.numerics.elementwise import number_in, product_of, sum_of
+from softfloat_llm.numerics.elementwise import factors, number_in, product_of, sum_of
 from softfloat_llm.numerics.extents import is_all_finite
 from softfloat_llm.numerics.formats import Array, Float64Array, Format
 from softfloat_llm.numerics.precision import Precision
@@ -27,6 +27,7 @@ from softfloat_llm.site_specs import SiteSpec
 HIDDEN = float("-inf")  # the score of a key that the query does not see: its exponential is +0
 
 
+@cache
 def hidden_in(fmt: Format) -> float:
     """What the tap of a hidden score holds: -inf, or what a format without it has in its place (NaN in e4m3fn)."""
     return held_in(HIDDEN, fmt)
@@ -67,23 +68,27 @@ def rotate(x: Array, cos: Array, sin: Array, spec: SiteSpec) -> Taps:
     products with x2, to the output, then the exact sum with the other one.
     """
     entered = entered_values(x, spec)
-    first, second = (widen(part) for part in _pair(entered, spec))
-    c, s = widen(cos)[:, None, :], widen(sin)[:, None, :]
-    form, is_placed = spec.options["form"], spec.precision.is_stochastic  # by an element's place in its half
-    rotated = _rotated_at_once if form == "each" and not is_placed else _rotated
-    return Taps(entered, None, rotated(first, second, c, s, spec))
+    is_placed = spec.precision.is_stochastic  # by an element's place in its half
+    is_at_once = spec.options["form"] == "each" and not is_placed
+    if is_at_once:
+        wide, c, s = factors(entered, cos, sin, fmt=spec.output, rules=spec.precision.rules("output"))
+    else:
+        wide, c, s = widen(entered), widen(cos), widen(sin)
+    rotated = _rotated_at_once if is_at_once else _rotated
+    return Taps(entered, None, rotated(*_pair(wide, spec), c[:, None, :], s[:, None, :], spec))
 
 
 def _rotated_at_once(first: Array, second: Array, c: Array, s: Array, spec: SiteSpec) -> Array:
-    """`_rotated` with both elements of the pairs in one array, for form=each."""
-    own, other = np.empty((2, *first.shape[:-1], 2 * first.shape[-1]))
-    (own_1, own_2), (other_1, other_2) = _pair(own, spec), _pair(other, spec)
-    with np.errstate(invalid="ignore"):  # inf * 0 is NaN
+    """`_rotated` with both elements of the pairs in one array, for form=each, from `factors`."""
+    both = np.empty((2, *first.shape[:-1], 2 * first.shape[-1]), first.dtype)
+    (own_1, own_2), (other_1, other_2) = (_pair(part, spec) for part in both)
+    with np.errstate(all="ignore"):  # inf * 0 is NaN
         np.multiply(first, c, out=own_1)
         np.multiply(first, s, out=own_2)
         np.negative(np.multiply(second, s, out=other_1), out=other_1)
         np.multiply(second, c, out=other_2)
-    return sum_of(given_values(own, spec), given_values(other, spec), spec.output, spec.precision.rules("output"))
+    own, other = given_values(both, spec)
+    return sum_of(own, other, spec.output, spec.precision.rules("output"))
 
 
 def _rotated(first: Array, second: Array, c: Array, s: Array, spec: SiteSpec) -> Array:
@@ -200,6 +205,8 @@ def _over_seen_keys(left: Array, right: Array, sees: int, by: _Making) -> Taps:
     fused product below the subnormals leaves -0, which a term of +0 would make +0.
     """
     positions, at = len(left), by.spec.precision
+    if positions == 1 and sees >= len(right):
+        return _weighted(left, right, by)
     if is_moved_by_zeros(at) or not is_all_finite(right):
         alone, padding = list(range(positions)), not is_moved_by_zeros(at)
         taps = Taps(left, left[:0], left[:0])
@@ -286,7 +293,7 @@ def _grouped(left: Array, right: Array, spec: SiteSpec, crew: Crew, *, init: Flo
     positions, share = left.shape[0], left.shape[1] // right.shape[0]
     is_small = left.size * right.shape[0] * right.shape[2] <= _MADE_TOGETHER
     if init is None and is_small and not spec.rules and not spec.precision.is_stochastic:
-        acc, out = _of_all_groups(left, right, spec, crew)
+        acc, out = reduce.grouped_stages(left, right, spec.precision) or _of_all_groups(left, right, spec, crew)
     else:
         acc, out = _group_by_group(left, right, spec, crew, init)
 
@@ -307,16 +314,16 @@ from 2^20.5 on.
 """
 
 
-def _of_all_groups(left: Array, right: Array, spec: SiteSpec, crew: Crew) -> list[Array]:
+def _of_all_groups(left: Array, right: Array, spec: SiteSpec, crew: Crew) -> reduce.Stages:
     """Each head with all groups in one product, of which those with its own are taken. As `_group_by_group`."""
     (positions, heads, k), (groups, _, columns) = left.shape, right.shape
     stages = product(left.reshape(-1, k), right.transpose(1, 0, 2).reshape(k, -1), spec, crew=crew)
     every = [stage.reshape(positions, groups, heads // groups, groups, columns) for stage in stages]
     own = [stage.diagonal(axis1=1, axis2=3).transpose(0, 3, 1, 2) for stage in every]
-    return [stage.reshape(positions, heads, columns) for stage in own]
+    return reduce.Stages(*(stage.reshape(positions, heads, columns) for stage in own))
 
 
-def _group_by_group(left: Array, right: Array, spec: SiteSpec, crew: Crew, init: Float64Array | None) -> list[Array]:
+def _group_by_group(left: Array, right: Array, spec: SiteSpec, crew: Crew, init: Float64Array | None) -> reduce.Stages:
     """The accumulators and the results (T, H, N), a product for each group."""
     positions, groups, share = left.shape[0], right.shape[0], left.shape[1] // right.shape[0]
 
@@ -327,7 +334,8 @@ def _group_by_group(left: Array, right: Array, spec: SiteSpec, crew: Crew, init:
         product(rows(left, g), right[g], spec, share=share, init=None if init is None else rows(init, g), crew=crew)
         for g in range(groups)
     ]
-    return [np.concatenate([part[i].reshape(positions, share, -1) for part in stages], axis=1) for i in range(2)]
+    parts = [[part[i].reshape(positions, share, -1) for part in stages] for i in range(2)]
+    return reduce.Stages(*(np.concatenate(part, axis=1) for part in parts))
 
 
 def scale(x: Array, factor: float, spec: SiteSpec, some: Queries | None = None) -> Taps:
@@ -377,6 +385,8 @@ def is_hidden(count: int, width: int, some: Queries | None = None) -> Array:
 
 def _is_seen_finite(x: Array, some: Queries | None) -> bool:
     """True where x (T, H, S) is finite at each key that its query sees."""
+    if is_all_finite(x):
+        return True
     is_known: Array = np.isfinite(x) | is_hidden(x.shape[0], x.shape[-1], some)
     return bool(is_known.all())
 

@@ -7,6 +7,7 @@ positions, D hidden, F mlp size, N columns, K summed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +45,12 @@ class Layer(NamedTuple):
     spec: SiteSpec
     bias: Array | None = None
 
+    def shaped(self, x: Array) -> Layer:
+        """The same with what applies to this input (T, K)."""
+        if not self.spec.rules:
+            return self
+        return self._replace(spec=self.spec.shaped(M=x.shape[0], N=self.weight.shape[0], K=self.weight.shape[1]))
+
 
 def linear(
     x: Array,
@@ -59,7 +66,7 @@ def linear(
     **Rounds:** x as the option `activations` says, then to the storage; then as `reduce.matmul`. A bias is added to the
     accumulator, in its format, before the rounding to the output; to an exact accumulator it is one more term.
     """
-    layer = Layer(weight, _shaped(weight, spec, x), bias)
+    layer = Layer(weight, spec, bias).shaped(x)
     scaled, lost = as_scaled(x, spec.options["activations"])
     entered = entered_values(scaled, layer.spec)
     init = bias if layer.spec.precision.acc.format is None else None
@@ -69,30 +76,32 @@ def linear(
 
 def linears(x: Array, layers: Sequence[Layer], *, turned: SideBySide | None = None, crew: Crew = ALONE) -> list[Taps]:
     """Several layers of one input, as `linear` makes each of them. `turned`: their weights W^T."""
-    shaped = [layer._replace(spec=_shaped(layer.weight, layer.spec, x)) for layer in layers]
-    takes = {(layer.spec.options["activations"], layer.spec.storage, *layer.spec.precision.rules("storage").values())
-             for layer in shaped}  # fmt: skip
-    if len(takes) > 1 or any(layer.spec.precision.acc.format is None for layer in shaped):
+    shaped = [layer.shaped(x) for layer in layers]
+    specs = [layer.spec for layer in shaped]
+    if not _take_alike(tuple((spec.options["activations"], spec.precision) for spec in specs)):
         return [linear(x, layer.weight, layer.spec, bias=layer.bias, crew=crew) for layer in layers]
-    scaled, lost = as_scaled(x, shaped[0].spec.options["activations"])
-    entered = entered_values(scaled, shaped[0].spec)
+    scaled, lost = as_scaled(x, specs[0].options["activations"])
+    entered = entered_values(scaled, specs[0])
     weights = turned or SideBySide(tuple(layer.weight.T for layer in shaped))
-    made = products(entered, weights, [layer.spec for layer in shaped], crew=crew)
+    made = products(entered, weights, specs, crew=crew)
     return [_taps_of(layer, entered, stages, lost) for layer, stages in zip(shaped, made, strict=True)]
 
 
-def _shaped(weight: Array, spec: SiteSpec, x: Array) -> SiteSpec:
-    return spec.shaped(M=x.shape[0], N=weight.shape[0], K=weight.shape[1])
+@lru_cache(maxsize=64)
+def _take_alike(layers: tuple[tuple[str, Precision], ...]) -> bool:
+    """True where layers, by `activations` and stages, store one input alike, and none has an exact accumulator."""
+    takes = {(word, at.storage, *at.rules("storage").values()) for word, at in layers}
+    return len(takes) == 1 and all(at.acc.format is not None for _, at in layers)
 
 
 def _taps_of(layer: Layer, entered: Array, stages: reduce.Stages, lost: Counts | None) -> Taps:
     """The taps of a layer whose spec is `shaped`. entered (T, K)."""
     weight, spec, bias = layer
-    at, sizes = spec.precision, {"M": entered.shape[0], "N": weight.shape[0]}
+    at = spec.precision
     acc, out = stages if bias is None or at.acc.format is None else _with_bias(stages.acc, bias, at)
 
     def terms(index: tuple[int, ...]) -> tuple[int, int]:
-        row, column = index
+        (row, column), sizes = index, {"M": entered.shape[0], "N": weight.shape[0]}
         return terms_left(entered[row], weight[column], spec.precision_at(sizes, row, column))
 
     is_finite = are_sums_small(acc, at.output)
@@ -126,8 +135,7 @@ def rms_norm(x: Array, weight: Array, spec: SiteSpec, eps: float, *, unrounded: 
     if takes == "unrounded":
         entered = measured
     acc, root = _root(measured, spec, eps)
-    with np.errstate(invalid="ignore"):  # inf * 0 is NaN
-        out = _weighted(entered, entered_values(weight, spec), root[:, None], spec)
+    out = _weighted(entered, entered_values(weight, spec), root[:, None], spec)
     acc_format = c if spec.precision.acc.format is None else None  # an exact sum stands in the tap as first rounded
     return Taps(entered, acc, out, acc_format=acc_format, enter_format=c if takes == "unrounded" else None)
 
@@ -176,7 +184,7 @@ def _weighted(x: Array, weight: Array, root: Array, spec: SiteSpec) -> Array:
         return given_values(normal(product_of(x, weight, c), root, c), spec)
     if form == "weight-then-round":
         return given_values(product_of(normal(x, root, c), weight, c), spec)
-    return given_values(widen(given_values(normal(x, root, c), spec)) * widen(weight), spec)
+    return product_of(given_values(normal(x, root, c), spec), weight, spec.output, spec.precision.rules("output"))
 
 
 # --- elementwise ------------------------------------------------------------------------------------------------------
@@ -233,13 +241,10 @@ _ONE = np.array(1.0)
 
 def multiply(x: Array, y: Array, spec: SiteSpec) -> Taps:
     """x times y, both (T, F) stored first. **Rounds:** to `compute`, unless that is exact; then to the output."""
-    entered = entered_values(x, spec)
-    with np.errstate(invalid="ignore"):
-        if spec.options["compute"] != "exact":
-            product = product_of(entered, entered_values(y, spec), spec.format_of("compute"))
-        else:
-            product = widen(entered) * widen(entered_values(y, spec))
-    return Taps(entered, None, given_values(product, spec))
+    entered, other = entered_values(x, spec), entered_values(y, spec)
+    if spec.options["compute"] == "exact":
+        return Taps(entered, None, product_of(entered, other, spec.output, spec.precision.rules("output")))
+    return Taps(entered, None, given_values(product_of(entered, other, spec.format_of("compute")), spec))
 
 
 def residual(stream: Array, x: Array, spec: SiteSpec) -> Taps:

@@ -5,6 +5,8 @@ With a scale (an option of `kv.k` and `kv.v`) it holds x / scale, and attention 
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from softfloat_llm.errors import RecipeError, TokenError
@@ -46,7 +48,12 @@ def read_back(held: Array, spec: SiteSpec) -> Array:
 
 def scale_of(spec: SiteSpec) -> float:
     """The scale of a site of the cache, as f32 holds it."""
-    return held_in(spec.number_of("scale"), f32)
+    return _scale_in_f32(spec.options["scale"])
+
+
+@cache
+def _scale_in_f32(word: str) -> float:
+    return held_in(float(word), f32)
 
 
 class KVCache:

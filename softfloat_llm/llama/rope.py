@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ def inverse_frequencies(config: Config, compute: Format, *, form: str = "pow", l
         return _scaled(_FREQUENCIES[form](config, compute), config, compute, form)
     scaling = config.rope_scaling
     theta = _stretched_theta(config, compute, length) if is_stretched(config, length) else config.rope_theta
-    powers = _powers(theta, config, compute)
+    powers = _powers(theta, config.head_dim, compute)
     if scaling is not None and scaling.rope_type == "yarn":
         return _yarn(powers, config, scaling, compute)
     return _scaled(widen(ops.div(1.0, powers, compute)), config, compute, form)
@@ -149,15 +150,17 @@ def factor_in(number: float, compute: Format) -> float:
     return float(round_wide(np.array([number]), compute)[0])
 
 
-def _powers(theta: float, config: Config, compute: Format) -> Float64Array:
-    """theta^(2i/C) (C/2,): the exponent and the power rounded."""
-    steps = np.arange(0, config.head_dim, 2, dtype=np.float64)
-    exponent = ops.div(steps, float(config.head_dim), compute)
-    return widen(functions.pow(theta, widen(exponent), compute))
+@lru_cache(maxsize=16)
+def _powers(theta: float, size: int, compute: Format) -> Float64Array:
+    """theta^(2i/C) (C/2,): the exponent and the power rounded. Kept for the next pass: not to be changed."""
+    exponent = ops.div(np.arange(0, size, 2, dtype=np.float64), float(size), compute)
+    powers = widen(functions.pow(theta, widen(exponent), compute))
+    powers.flags.writeable = False
+    return powers
 
 
 def _by_pow(config: Config, compute: Format) -> Float64Array:
-    return widen(ops.div(1.0, _powers(config.rope_theta, config, compute), compute))
+    return widen(ops.div(1.0, _powers(config.rope_theta, config.head_dim, compute), compute))
 
 
 def _by_exp(config: Config, compute: Format) -> Float64Array:

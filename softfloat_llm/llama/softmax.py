@@ -6,6 +6,7 @@ Shape letters as in `attention`. Start reading at `softmax`.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_va
 from softfloat_llm.numerics import functions, ops, reduce
 from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.elementwise import difference_of, in_float32, number_in, product_of, quotient_of
-from softfloat_llm.numerics.formats import Array, Float64Array, f32
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, f32
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_carried, round_sum, round_wide
 from softfloat_llm.site_specs import SiteSpec
@@ -55,7 +56,7 @@ def softmax(x: Array, spec: SiteSpec, some: Queries | None = None) -> tuple[Taps
     if int(spec.options["online"]):
         return _online(wide, taps, spec)
     terms = carry(_powers(wide, wide.max(axis=-1, keepdims=True), spec), c)
-    acc, total = _sums_of_seen(_as_terms(terms, spec), some, _summing(spec))
+    acc, total = _sums_of_seen(_as_terms(terms, spec), some, _summing(at, c))
     taps = taps._replace(acc=acc)
     if spec.options["normalise"] == "after":
         return taps.with_out(given_values(terms, spec)), _pending(total, spec)
@@ -73,7 +74,7 @@ def _online(wide: Array, taps: Taps, spec: SiteSpec) -> tuple[Taps, Pending]:
     far times it plus that of the block, once, to `acc`. Where `acc` is f64, the sum so far is kept in `compute`: it is
     rounded to it after the product, and after the sum of the block, as `acc` has it, is added.
     """
-    keys, at = int(spec.options["online"]), _summing(spec)
+    keys, at = int(spec.options["online"]), _summing(spec.precision, spec.compute)
     wider = at.acc.format is not None and at.acc.format.precision > 24
     kept = spec.compute if wider else at.acc.format
     assert kept is not None
@@ -110,10 +111,10 @@ def _powers(x: Array, largest: Array, spec: SiteSpec, *, alone: bool = False) ->
     return exponential(lowered, spec, alone=alone)
 
 
-def _summing(spec: SiteSpec) -> Precision:
+@lru_cache(maxsize=64)
+def _summing(at: Precision, compute: Format) -> Precision:
     """The stages of the sum: its terms are values of `product`, its result one of `compute`."""
-    at = spec.precision
-    return at.with_storage(at.product or spec.compute).with_output(spec.compute)
+    return at.with_storage(at.product or compute).with_output(compute)
 
 
 def _sums_of_seen(terms: Array, some: Queries, at: Precision) -> reduce.Stages:

@@ -14,8 +14,8 @@ from softfloat_llm.numerics import functions
 from softfloat_llm.numerics.accumulate import arithmetic_of, terms_of, terms_until_nonfinite
 from softfloat_llm.numerics.elementwise import number_in
 from softfloat_llm.numerics.engine_functions import EXPONENTIALS, OF_ONE
-from softfloat_llm.numerics.extents import is_below
-from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.extents import is_all_finite, is_below
+from softfloat_llm.numerics.formats import Array, Float64Array, Format, f16
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_block, round_carried
 from softfloat_llm.numerics.scaled import Counts, quantise
@@ -72,6 +72,8 @@ def entered_values(x: Array, spec: SiteSpec) -> Array:
 def are_sums_small(acc: Array, fmt: Format) -> bool:
     """True only where sums (...), and what they are when rounded to the format, are known to be finite."""
     is_like_ieee = fmt.has_infinity and fmt.is_signed and fmt.has_zero
+    if acc.dtype == np.float16 and fmt.max >= f16.max:
+        return is_like_ieee and is_all_finite(acc)
     return is_like_ieee and is_below(acc, fmt.max)
 
 

@@ -20,6 +20,10 @@ import numpy as np
 from softfloat_llm.numerics.formats import Array
 
 _SHAPES = ((1, 2, 2), (1, 9, 17), (2, 33, 2), (3, 5, 31), (5, 64, 67), (17, 3, 130))  # M, K, n
+_GROUPED = (
+    (1, 1, 1, 2, 2), (1, 3, 1, 9, 17), (7, 1, 1, 33, 2), (2, 3, 3, 64, 6), (5, 2, 4, 5, 64), (3, 1, 2, 40, 130)
+)  # fmt: skip
+"""T, G, R, K, n"""
 
 
 def can_sum(left: Array, right: Array) -> bool:
@@ -33,6 +37,31 @@ def sums_of_products(left: Array, right: Array, out: Array) -> None:
     The last axis of right and out is contiguous and longer than 1; no stride is negative.
     """
     np.einsum("km,kn->mn", left, right, out=out, optimize=False)
+
+
+def sums_of_groups(left: Array, right: Array, out: Array) -> None:
+    """The same for each of G groups: out (T, G, R, n), left (T, G, R, K), right (G, K, n), of which g meets g alone."""
+    np.einsum("tgrk,gkn->tgrn", left, right, out=out, optimize=False)
+
+
+@lru_cache(maxsize=4)
+def are_groups_sequential(dtype: np.dtype[Any]) -> bool:
+    """`is_sequential` of `sums_of_groups`: more axes might be gone through in another order."""
+    return all(_groups_agree(dtype, shape) for shape in _GROUPED)
+
+
+def _groups_agree(dtype: np.dtype[Any], shape: tuple[int, int, int, int, int]) -> bool:
+    """`_agrees`, for exact products."""
+    positions, groups, share, terms, columns = shape
+    rng, bits = np.random.default_rng(terms), np.finfo(dtype).nmant // 2 + 1
+    left = _numbers(rng, (positions, groups, share, terms), dtype, bits)
+    right = _numbers(rng, (groups, terms, columns), dtype, bits)
+    found = np.empty((positions, groups, share, columns), dtype)
+    sums_of_groups(left, right, found)
+    expected = np.zeros_like(found)
+    for k in range(terms):
+        expected += left[..., k, None] * right[:, None, k]
+    return found.tobytes() == expected.tobytes()
 
 
 @lru_cache(maxsize=4)
@@ -59,7 +88,7 @@ def _agrees(dtype: np.dtype[Any], shape: tuple[int, int, int], *, bits: int) -> 
     return found.tobytes() == expected.tobytes()
 
 
-def _numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any], bits: int) -> Array:
+def _numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], bits: int) -> Array:
     """Random numbers of so many bits, of magnitudes far apart, so that every other order gives other sums."""
     whole = rng.integers(1 << (bits - 1), 1 << bits, shape).astype(dtype)
     signs = rng.choice(np.array([-1, 1], dtype), shape)

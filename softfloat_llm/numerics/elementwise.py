@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from softfloat_llm.numerics.carriers import carry, widen
-from softfloat_llm.numerics.formats import Array, Format, f32
+from softfloat_llm.numerics.formats import Array, Format, bf16, f16, f32
 from softfloat_llm.numerics.modes import USUAL
 from softfloat_llm.numerics.ops import div_wide
 from softfloat_llm.numerics.rounding import is_one_cast, round_carried, round_sum, round_wide
@@ -31,7 +31,7 @@ def sum_of(x: Array, y: Array, fmt: Format, rules: Mapping[str, Any] = USUAL) ->
     if is_held and is_one_cast(fmt, **rules):
         with np.errstate(all="ignore"):
             total: Array = in_float32(x) + in_float32(y)
-            return total.astype(fmt.dtype, copy=False)
+            return total if fmt is f32 else total.astype(fmt.dtype)
     return carry(round_sum(widen(x), widen(y), fmt, **rules), fmt)
 
 
@@ -43,15 +43,25 @@ def difference_of(x: Array, y: Array, fmt: Format) -> Array:
         return round_carried(widen(x) - widen(y), fmt)
 
 
-def product_of(x: Array, y: Array, fmt: Format) -> Array:
-    """x * y (...), rounded once to the format, ties to even.
-
-    In float64 it is exact, if the carriers have at most 24 bits.
-    """
+def product_of(x: Array, y: Array, fmt: Format, rules: Mapping[str, Any] = USUAL) -> Array:
+    """x * y (...), rounded once to the format."""
     with np.errstate(all="ignore"):
-        if fmt is f32 and _fit_float32(x, y):
+        if fmt is f32 and _fit_float32(x, y) and is_one_cast(fmt, **rules):
             return in_float32(x) * in_float32(y)
-        return round_carried(widen(x) * widen(y), fmt)
+        left, right = factors(x, y, fmt=fmt, rules=rules)
+        return round_carried(left * right, fmt, **rules)
+
+
+def factors(*operands: Array, fmt: Format, rules: Mapping[str, Any]) -> list[Array]:
+    """The same numbers in a dtype in which the product of two, once it is rounded to the format, is rounded once.
+
+    float64, where it is exact, if the carriers have at most 24 bits. Or float32, of f16 or of bf16 alone: that has the
+    22 bits of the one, always; and the 16 of the other from 2^-134 on, below which bf16 and f16 have 0 either way.
+    """
+    first, *others = (x.dtype for x in operands)
+    is_narrow = first in (f16.dtype, bf16.dtype) and all(dtype == first for dtype in others)
+    dtype = np.float32 if is_narrow and is_one_cast(fmt, **rules) else np.float64
+    return [x.astype(dtype) for x in operands]
 
 
 def quotient_of(x: Array, y: Array, fmt: Format) -> Array:

@@ -44,6 +44,9 @@ class Format:
     has_zero: bool = True
     source: str = "IEEE 754-2019, section 3.4"
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -82,11 +85,11 @@ class Format:
         is_top_code_nan = self.nan == "all_ones" and self.precision > 1
         return float(2 ** (self.precision) - 1 - int(is_top_code_nan)) * 2.0 ** (self.emax - self.trailing_bits)
 
-    @property
+    @cached_property
     def smallest_normal(self) -> float:
         return 2.0**self.emin
 
-    @property
+    @cached_property
     def smallest_subnormal(self) -> float:
         """The smallest positive value (a normal one where the format has no zero, and so no subnormals)."""
         return 2.0 ** (self.emin - self.trailing_bits)
@@ -124,7 +127,7 @@ class Format:
         """
         return _DTYPES.get(self.name, np.dtype(np.float32))
 
-    @property
+    @cached_property
     def has_own_dtype(self) -> bool:
         """True where `dtype` encodes this format itself, so that its bytes are the codes."""
         return self.name in _DTYPES

@@ -173,14 +173,16 @@ def function_wide(
     """
     if fmt.precision > 24:
         raise FormatError(f"{name} can be rounded to formats of at most 32 bits, such as f32 or bf16, not to {fmt}.")
-    shape = args[0].shape
-    flat = [np.ascontiguousarray(a).reshape(-1) for a in args]
-    out = np.empty(flat[0].size)
+    function, rounding = FUNCTIONS[name], _Rounding(fmt, mode, subnormals)
+    flat = tuple(np.ascontiguousarray(a).reshape(-1) for a in args)
     with np.errstate(all="ignore"):
+        if flat[0].size <= _BLOCK:
+            return _block(function, flat, rounding).reshape(args[0].shape)
+        out = np.empty(flat[0].size)
         for start in range(0, out.size, _BLOCK):
             part = slice(start, start + _BLOCK)
-            out[part] = _block(FUNCTIONS[name], tuple(a[part] for a in flat), _Rounding(fmt, mode, subnormals))
-    return out.reshape(shape)
+            out[part] = _block(function, tuple(a[part] for a in flat), rounding)
+    return out.reshape(args[0].shape)
 
 
 class _Rounding(NamedTuple):

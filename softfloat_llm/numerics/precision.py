@@ -342,10 +342,16 @@ def precision_of_keys(keys: Mapping[str, str]) -> Precision:
                 f" {', '.join(_PLAIN_KEYS + _MODE_KEYS)}, and STAGE.rounding, STAGE.subnormals, STAGE.overflow."
             )
     try:
-        return Precision(**plain, **modes)
+        return _only(Precision(**plain, **modes))
     except WordError as error:
         spelled = ",".join(f"{key}={word}" for key, word in keys.items())
         raise type(error)(f"Precision {spelled!r}: {error}") from None
+
+
+@lru_cache(maxsize=512)
+def _only(at: Precision) -> Precision:
+    """The first of all that are equal: what sites share is then found in caches without comparing its stages."""
+    return at
 
 
 def _from_jax(spelling: str) -> dict[str, Any]:

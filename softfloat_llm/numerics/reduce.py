@@ -17,13 +17,14 @@ from softfloat_llm.errors import PrecisionError
 from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, terms_of
 from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.crew import ALONE, Crew
-from softfloat_llm.numerics.formats import Array, Float64Array
+from softfloat_llm.numerics.formats import Array, Float64Array, bf16, f16, f32
 from softfloat_llm.numerics.native_sums import native_squares, native_sum
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
 from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import EXACT, Precision, precision_of
 from softfloat_llm.numerics.rounding import is_one_cast, round_wide, unsigned_nan
 from softfloat_llm.numerics.side_by_side import SideBySide
+from softfloat_llm.numerics.small_products import grouped_product
 
 PrecisionLike = str | Precision | Mapping[str, Any]
 
@@ -145,6 +146,12 @@ def matmul_stages(
     return rounded_output(acc, at)
 
 
+def grouped_stages(a: Array, b: Array, at: Precision) -> Stages | None:
+    """a (T, H, K) times b (G, K, N), H/G rows by each group: (T, H, N), where all can be made at once."""
+    acc = grouped_product(a, b, at)
+    return None if acc is None else rounded_output(acc, at)
+
+
 def stages_of_each(a: Array, bs: SideBySide, ats: Sequence[Precision], *, crew: Crew = ALONE) -> list[Stages]:
     """`matmul_stages` of a (M, K) with each part (K, N) of bs and its precision.
 
@@ -153,8 +160,11 @@ def stages_of_each(a: Array, bs: SideBySide, ats: Sequence[Precision], *, crew: 
     """
     if not _are_summed_alike(tuple(ats)) or (bs.whole is None and path_of(ats[0]) == "native"):
         return [matmul_stages(a, b, at, crew=crew) for b, at in zip(bs.parts, ats, strict=True)]
-    parts = bs.split(crew.matmul(a, bs, ats[0]))
-    return [rounded_output(part, at) for part, at in zip(parts, ats, strict=True)]
+    acc = crew.matmul(a, bs, ats[0])
+    if any(at != ats[0] for at in ats):
+        return [rounded_output(part, at) for part, at in zip(bs.split(acc), ats, strict=True)]
+    whole = rounded_output(acc, ats[0])
+    return [Stages(*pair) for pair in zip(bs.split(whole.acc), bs.split(whole.out), strict=True)]
 
 
 @lru_cache(maxsize=64)
@@ -227,16 +237,21 @@ def rounded_output(acc: Array, at: Precision) -> Stages:
         out = carry(acc, at.output)
         return Stages(out, out)
     kept = acc if acc.dtype == at.acc.format.dtype else carry(acc, at.acc.format)
-    if kept.dtype == np.float32 and _is_last_one_cast(at):
+    if _is_last_one_cast(at):
         with np.errstate(all="ignore"):
-            return Stages(kept, kept.astype(at.output.dtype))
+            return Stages(kept, kept.astype(np.float32, copy=False).astype(at.output.dtype))
     wide = widen(acc) if at.output.has_nan else unsigned_nan(widen(acc))
     return Stages(kept, carry(round_wide(wide, at.output, **at.rules("output")), at.output))
 
 
 @lru_cache(maxsize=512)
 def _is_last_one_cast(at: Precision) -> bool:
-    return is_one_cast(at.output, **at.rules("output"))
+    """True where the cast from what is kept, by way of float32, is the last rounding.
+
+    Of a NaN too, whose further bits f16 need not keep as float64 does: to bf16 it is one of two.
+    """
+    is_known = at.acc.format is f32 or (at.acc.format is f16 and at.output in (f16, bf16))
+    return is_known and is_one_cast(at.output, **at.rules("output"))
 
 
 def _public(out: Array) -> Any:

@@ -8,6 +8,10 @@ import pytest
 from softfloat_llm.llama import attention
 from softfloat_llm.llama.attention import Pending
 from softfloat_llm.llama.softmax import score_factor, softmax
+from softfloat_llm.numerics import reduce
+from softfloat_llm.numerics.carriers import widen
+from softfloat_llm.numerics.crew import ALONE
+from softfloat_llm.numerics.elementwise import factors
 from softfloat_llm.numerics.formats import format_of
 from softfloat_llm.numerics.rounding import round_to
 from softfloat_llm.recipe import recipe_of
@@ -50,11 +54,12 @@ def test_a_rotation_is_its_scalar_twin(fmt, form, pairs):
 @pytest.mark.parametrize("pairs", ["half-split", "interleaved"])
 def test_a_rotation_of_both_elements_at_once_is_that_of_each(recipe, pairs):
     spec = at(f"{recipe},attn.rope.pairs={pairs}", "attn.rope")
-    halves = [np.asarray(drawn((4, 3, 5), spec.storage, 20 + i, 2.0**-9), np.float64) for i in range(2)]
+    halves = [drawn((4, 3, 5), spec.storage, 20 + i, 2.0**-9) for i in range(2)]
     halves[0][0, 0], halves[1][1, :, :2] = [np.inf, -np.inf, np.nan, 0.0, -0.0], -0.0
-    table = [np.asarray(drawn((4, 1, 5), spec.storage, 30 + i, 2.0**-9), np.float64) for i in range(2)]
-    once, each = (made(*halves, *table, spec) for made in (attention._rotated_at_once, attention._rotated))
-    assert once.tobytes() == each.tobytes()
+    table = [drawn((4, 1, 5), spec.storage, 30 + i, 2.0**-9) for i in range(2)]
+    rules = spec.precision.rules("output")
+    once = attention._rotated_at_once(*factors(*halves, *table, fmt=spec.output, rules=rules), spec)
+    assert once.tobytes() == attention._rotated(*map(widen, [*halves, *table]), spec).tobytes()
 
 
 def test_a_rotation_with_an_f32_table_rounds_once_to_bf16():
@@ -326,3 +331,17 @@ def test_one_product_of_all_heads_with_all_groups_gives_what_one_for_each_group_
     for stage in ("acc", "out"):
         assert_same(getattr(together, stage), getattr(one_by_one, stage))
     assert together.terms((2, 4, 1)) == one_by_one.terms((2, 4, 1))
+
+
+@pytest.mark.parametrize("words", ["storage=bf16,acc=f32", "storage=f16,acc=f32", "storage=e4m3fn,acc=f32"])
+@pytest.mark.parametrize(("positions", "keys"), [(1, 7), (5, 5), (3, 2)])
+def test_all_groups_in_one_loop_give_what_one_product_for_each_group_gives(words, positions, keys, monkeypatch):
+    spec = at(words, "attn.scores")
+    q, k = drawn((positions, 6, 16), spec.storage, 1), drawn((keys, 2, 16), spec.storage, 2)
+    q[0, :, 3] = k[1, 1] = 0
+    assert reduce.grouped_stages(q, k.transpose(1, 2, 0), spec.precision) is not None
+    together = attention._grouped(q, k.transpose(1, 2, 0), spec, ALONE)
+    monkeypatch.setattr(attention, "_MADE_TOGETHER", 0)
+    one_by_one = attention._grouped(q, k.transpose(1, 2, 0), spec, ALONE)
+    for stage in ("acc", "out"):
+        assert_same(getattr(together, stage), getattr(one_by_one, stage))

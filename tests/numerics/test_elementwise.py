@@ -7,7 +7,7 @@ import pytest
 
 from softfloat_llm.numerics import elementwise
 from softfloat_llm.numerics.carriers import carry, widen
-from softfloat_llm.numerics.elementwise import USUAL, difference_of, number_in, product_of, quotient_of, sum_of
+from softfloat_llm.numerics.elementwise import USUAL, difference_of, factors, number_in, product_of, quotient_of, sum_of
 from softfloat_llm.numerics.formats import bf16, f16, f32, format_of
 from softfloat_llm.numerics.modes import MODES
 from softfloat_llm.numerics.ops import div_wide
@@ -43,10 +43,12 @@ def test_sums_are_rounded_once(fmt):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fmt", [f32, bf16], ids=str)
-def test_sums_take_every_rule(fmt, mode):
+def test_sums_and_products_take_every_rule(fmt, mode):
     x, y = operands(fmt, 2)
     for rules in (USUAL | {"mode": mode}, USUAL | {"mode": mode, "overflow": "saturate", "subnormals": "ftz"}):
         assert_bits(sum_of(x, y, fmt, rules), carry(round_sum(widen(x), widen(y), fmt, **rules), fmt))
+        with np.errstate(all="ignore"):
+            assert_bits(product_of(x, y, fmt, rules), carry(round_wide(widen(x) * widen(y), fmt, **rules), fmt))
 
 
 def test_every_pair_of_a_row_of_bf16_codes_is_added_as_fractions_are():
@@ -55,6 +57,31 @@ def test_every_pair_of_a_row_of_bf16_codes_is_added_as_fractions_are():
     for other in round_to([1.0, -1.5078125, 3e-39, 2.0**-126, 3.38e38, 2.0**-8], bf16):
         y = np.full_like(codes, other)
         assert_bits(sum_of(codes, y, bf16), carry(round_sum(widen(codes), widen(y), bf16, "ties_to_even"), bf16))
+
+
+@pytest.mark.parametrize("to", [f32, bf16, f16, format_of("e4m3fn")], ids=str)
+@pytest.mark.parametrize("fmt", [bf16, f16], ids=str)
+def test_products_in_float32_of_all_codes_with_some_are_the_exact_ones_once_they_are_rounded(fmt, to):
+    """Halves of the smallest numbers of bf16 and f16 too, and what lies beside them."""
+    codes = np.arange(1 << 16, dtype=np.uint16).view(fmt.dtype)
+    least = fmt.smallest_subnormal
+    others = round_to([1.0, -1.9921875, 2.0**-1 + 2.0**-8, least, 3 * least, -(2.0**-126), 2.0**-7, fmt.max], fmt)
+    ends = round_to(SPECIAL, fmt)
+    for y in (*others, *ends, *codes[:: 1 << 12]):
+        with np.errstate(all="ignore"):
+            exact = widen(codes) * widen(y)
+        assert_bits(product_of(codes, y, to), carry(round_wide(exact, to), to))
+
+
+def test_products_of_two_formats_or_by_other_rules_are_made_in_float64():
+    x, y = np.ones(2, f16.dtype), np.ones(2, bf16.dtype)
+    for operands, to, mode, dtype in [
+        ((x, x, x), bf16, "ties_to_even", np.float32),
+        ((x, y), bf16, "ties_to_even", np.float64),
+        ((y, y), bf16, "toward_zero", np.float64),
+        ((y, y), format_of("e4m3fn"), "ties_to_even", np.float64),
+    ]:
+        assert {made.dtype for made in factors(*operands, fmt=to, rules=USUAL | {"mode": mode})} == {np.dtype(dtype)}
 
 
 @pytest.mark.parametrize("to", [f32, bf16, f16], ids=str)

@@ -8,10 +8,12 @@ import pytest
 
 from softfloat_llm.errors import FormatError, PrecisionError
 from softfloat_llm.numerics import reduce
+from softfloat_llm.numerics.carriers import carry
 from softfloat_llm.numerics.formats import f16, f32
 from softfloat_llm.numerics.orders import permutation
 from softfloat_llm.numerics.precision import precision_of
-from softfloat_llm.numerics.rounding import round_to
+from softfloat_llm.numerics.rounding import round_to, round_wide
+from softfloat_llm.numerics.side_by_side import SideBySide
 from tests.oracle import HARDWARE_MODES, ExactMachine, assert_same, hardware, sum_in_order, values_of_bits
 
 ORDERS = [
@@ -238,3 +240,26 @@ def test_the_operands_are_not_changed():
         reduce.sum(a, f"storage=f16,acc={acc},subnormals=ftz+daz", init=1.0)
     assert (a.tobytes(), b.tobytes()) == before
     assert f16.dtype == a.dtype
+
+
+@pytest.mark.parametrize("output", ["f16", "bf16", "f32"])
+def test_every_sum_in_f16_is_rounded_last_as_by_way_of_float64(output):
+    at = precision_of(f"storage=f16,acc=f16,output={output}")
+    codes = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    with np.errstate(invalid="ignore"):
+        wide = codes.astype(np.float64)
+        found = reduce.rounded_output(wide, at)
+        assert found.acc.tobytes() == carry(wide, f16).tobytes()
+        assert found.out.tobytes() == carry(round_wide(wide, at.output), at.output).tobytes()
+
+
+def test_layers_that_are_summed_and_rounded_alike_are_rounded_as_one_with_the_bits_of_each():
+    rng = np.random.default_rng(4)
+    a, whole = (round_to(rng.standard_normal(shape), "bf16") for shape in ((3, 40), (40, 12)))
+    parts = SideBySide((whole[:, :5], whole[:, 5:]), whole)
+    alike, other = (precision_of(f"storage=bf16,acc=f32,output={output}") for output in ("bf16", "f32"))
+    for ats in ([alike, alike], [alike, other]):
+        found = reduce.stages_of_each(a, parts, ats)
+        for stages, part, at in zip(found, parts.parts, ats, strict=True):
+            alone = reduce.matmul_stages(a, np.ascontiguousarray(part), at)
+            assert [x.tobytes() for x in stages] == [x.tobytes() for x in alone]
