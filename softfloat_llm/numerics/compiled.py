@@ -16,11 +16,14 @@ from softfloat_llm.numerics.compiled_loops import (
     WIDENING,
     by_underflow,
     fused_multiply_add,
+    fused_multiply_add_codes,
     grid_of,
     in_float32,
     in_float64,
     join,
+    look_out,
     multiply_add,
+    multiply_add_codes,
     nearest,
     once,
     rounded_by_underflow,
@@ -38,6 +41,7 @@ from softfloat_llm.numerics.steps import (
     flushes,
     never_tiny,
 )
+from softfloat_llm.numerics.stored_rows import StoredRows
 from softfloat_llm.numerics.threads import share
 from softfloat_llm.numerics.tiles import Piece, Products, is_native
 from softfloat_llm.numerics.underflow_rounding import reach
@@ -50,11 +54,13 @@ def _over_columns(loop: Callable[..., None], products: Products, acc: Array, *re
     columns = acc.shape[1]
     size = max(_FEWEST_COLUMNS, -(-columns // products.threads))
     parts = [(first, min(first + size, columns)) for first in range(0, columns, size)]
-    share(lambda part: loop(acc, *rest, *part), parts, products.threads)
+    share(lambda part: loop(acc, *rest, *part), parts, products.threads, look_out)
 
 
 class CompiledNative(Native):
     """acc = acc + term in float32 or float64, products included."""
+
+    _of_codes = multiply_add_codes
 
     def __init__(self, products: Products, at: Precision) -> None:
         super().__init__(products, at, None)
@@ -65,7 +71,15 @@ class CompiledNative(Native):
         OnTile.begin(self, acc, piece)
 
     def _fast(self, acc: Array, piece: Piece) -> None:
-        left, right = self.products.left[piece.ks], self.products.right[piece.ks]
+        left, side = self.products.left[piece.ks], self.products.sides[1]
+        if isinstance(side, StoredRows):
+            (codes,) = side.blocks
+            loop = self._of_codes[codes.dtype]
+            _over_columns(loop, self.products, acc, left, codes[piece.ks].view(np.uint16))
+        else:
+            self._of_values(acc, left, side.wide[piece.ks])
+
+    def _of_values(self, acc: Array, left: Array, right: Array) -> None:
         product = self.products.at.product
         if product is not None and not is_native(product, self.products.dtype):
             step = in_float32 if self.dtype == np.float32 else in_float64
@@ -79,14 +93,21 @@ class CompiledNative(Native):
 class CompiledFused(CompiledNative):
     """acc = fma(a, b, acc) in float32: one instruction, right for all values."""
 
-    def _fast(self, acc: Array, piece: Piece) -> None:
-        left, right = self.products.left[piece.ks], self.products.right[piece.ks]
+    _of_codes = fused_multiply_add_codes
+
+    def _of_values(self, acc: Array, left: Array, right: Array) -> None:
         _over_columns(fused_multiply_add, self.products, acc, left, right)
 
     def term(self, acc: Array, piece: Piece) -> None:
         """acc = R(the term): fma(a, b, -0), as -0 changes no sum, not even the sign of a zero."""
         acc[...] = -0.0
         self._fast(acc, piece)
+
+
+def takes_codes(at: Precision, path: Path) -> bool:
+    """Whether the loops of a path widen right themselves."""
+    is_in_float32 = at.acc.format is f32 and at.product in (None, f32)
+    return is_in_float32 and path in ("native", "fused")
 
 
 class CompiledNarrow(Narrow):
@@ -171,5 +192,5 @@ def widened_here(block: Array, dtype: np.dtype[Any]) -> Array:
     return wide.view(np.float32)
 
 
-KIT = Kit(_steps, widened_here, is_compiled=True)
+KIT = Kit(_steps, widened_here, is_compiled=True, takes_codes=takes_codes)
 """What `kernels` takes in place of NumPy's steps."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -22,6 +23,9 @@ Grid = tuple[float, float, float]
 """What `_round` needs of a format: see `grid_of`."""
 
 _STRIP = 512  # columns: their accumulators stay in the first-level cache while all terms enter
+_NARROW_STRIP = 192  # columns: four rows of them, widened, leave room there for the accumulators of some rows
+_ROWS = 16  # of acc, whose sums stay in the second-level cache while all terms enter
+_AHEAD = 12  # rows: fetched so early, they are there when they are needed
 _EXPONENT = int(EXPONENT_MASK)
 
 
@@ -65,11 +69,60 @@ def _float32_of(typing_context: Any, word: Any) -> Any:
     return _instruction(types.float32, types.uint32, emit=_bitcast(types.float32))
 
 
+def _word_at(typing_context: Any, words: Any, i: Any) -> Any:
+    """The word i of an array int64, as another thread has left it: read again each time."""
+
+    def emit(context: Any, builder: Any, array: Any, i: Any) -> Any:
+        place = builder.gep(context.make_array(words)(context, builder, array).data, [i])
+        return builder.load_atomic(place, "acquire", 8)
+
+    return _instruction(types.int64, words, types.intp, emit=emit)
+
+
+def _fetch_at(typing_context: Any, rows: Any, k: Any, i: Any) -> Any:
+    """Has the cache fetch the line of the element (k, i) of an array: it is told what comes, and returns at once."""
+
+    def emit(context: Any, builder: Any, array: Any, *place: Any) -> Any:
+        word, byte, view = ir.IntType(32), ir.IntType(8).as_pointer(), context.make_array(rows)(context, builder, array)
+        steps = [builder.mul(at, builder.extract_value(view.strides, axis)) for axis, at in enumerate(place)]
+        address = builder.gep(builder.bitcast(view.data, byte), [builder.add(*steps)])
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        to_read, into_all_levels, data = word(0), word(3), word(1)
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        builder.call(fetch, [address, to_read, into_all_levels, data])
+        return context.get_dummy_value()
+
+    return _instruction(types.void, rows, types.intp, types.intp, emit=emit)
+
+
+_seen: Any = intrinsic(_word_at)
+_fetch: Any = intrinsic(_fetch_at)
 _bits: Any = intrinsic(_bits_of)
 _word32: Any = intrinsic(_word_of)
 _float32: Any = intrinsic(_float32_of)
 _float: Any = intrinsic(_float_of)
 _fma: Any = intrinsic(_fma_of)
+
+
+# --- codes ------------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _bf16(code: Any) -> Any:
+    """The word of the float32 of a code: it is the upper half."""
+    return np.uint32(code) << np.uint32(16)
+
+
+@compiled
+def _f16(code: Any) -> Any:
+    """The word of the float32 of a code: see `operands.from_spread_f16`."""
+    magnitude = np.uint32(code & 0x7FFF)
+    exact = _float32(magnitude << np.uint32(13)) * np.float32(2.0**112)
+    word = _word32(exact) | (np.uint32(0x7F80_0000) if magnitude >= 0x7C00 else np.uint32(0))
+    return word | (np.uint32(code & 0x8000) << np.uint32(16))
+
+
+WORDS = {bf16.dtype: _bf16, f16.dtype: _f16}
 
 
 # --- rounding ---------------------------------------------------------------------------------------------------------
@@ -190,35 +243,70 @@ def _fused(acc: Any, x: Any, y: Any) -> Any:
     return _fma(x, y, acc)
 
 
-def _multiplied_in(step: Callable[..., Any]) -> Callable[..., None]:
-    """A loop of acc = step(acc, left[k], right[k]) for each k. acc (M, n), left (K, M), right (K, n), of one type.
+Loop = Callable[..., None]
+
+
+def _multiplied_in(step: Callable[..., Any]) -> tuple[Loop, dict[Any, Loop]]:
+    """Loops of acc = step(acc, left[k], right[k]) for each k. acc (M, n), left (K, M), right (K, n), of one type.
 
     Of the columns from `first` to before `last`. Four terms at a time, so that a sum is taken from memory and put back
-    once for them.
+    once for them. The other loops, by dtype, take right as its codes.
     """
 
     @compiled
-    def loop(acc: Array, left: Array, right: Array, first: int, last: int) -> None:
+    def part(acc: Array, left: Array, right: Array, start: int, stop: int, before: int) -> None:
+        """Some columns. right (K, n - before) lacks so many of the first ones."""
         terms = len(left)
+        for row in range(len(acc)):
+            strip = acc[row, start:stop]
+            for k in range(terms % 4):
+                x, values = left[k, row], right[k, start - before : stop - before]
+                for i in range(len(strip)):
+                    strip[i] = step(strip[i], x, values[i])
+            for k in range(terms % 4, terms, 4):
+                x0, x1, x2, x3 = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
+                y0, y1 = right[k, start - before : stop - before], right[k + 1, start - before : stop - before]
+                y2, y3 = right[k + 2, start - before : stop - before], right[k + 3, start - before : stop - before]
+                for i in range(len(strip)):
+                    strip[i] = step(step(step(step(strip[i], x0, y0[i]), x1, y1[i]), x2, y2[i]), x3, y3[i])
+
+    @compiled
+    def loop(acc: Array, left: Array, right: Array, first: int, last: int) -> None:
         for start in range(first, last, _STRIP):
-            stop = min(start + _STRIP, last)
-            for row in range(len(acc)):
-                strip = acc[row, start:stop]
-                for k in range(terms % 4):
-                    x, values = left[k, row], right[k, start:stop]
-                    for i in range(len(strip)):
-                        strip[i] = step(strip[i], x, values[i])
-                for k in range(terms % 4, terms, 4):
-                    x0, x1, x2, x3 = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
-                    y0, y1 = right[k, start:stop], right[k + 1, start:stop]
-                    y2, y3 = right[k + 2, start:stop], right[k + 3, start:stop]
-                    for i in range(len(strip)):
-                        strip[i] = step(step(step(step(strip[i], x0, y0[i]), x1, y1[i]), x2, y2[i]), x3, y3[i])
+            part(acc, left, right, start, min(start + _STRIP, last), 0)
+
+    return loop, {dtype: _of_codes(part, word_of) for dtype, word_of in WORDS.items()}
+
+
+def _of_codes(part: Loop, word_of: Callable[..., Any]) -> Loop:
+    """A loop that takes right as codes uint16, and widens them four rows and a few columns at a time.
+
+    So they come from memory once, as they are stored, however many rows acc has. A thread that reads but some columns
+    of each row is not seen by the CPU to go on with the next row, so the cache is told.
+    """
+
+    @compiled
+    def loop(acc: Array, left: Array, codes: Array, first: int, last: int) -> None:
+        terms, wide = len(left), np.empty((4, _NARROW_STRIP), np.float32)
+        for top in range(0, len(acc), _ROWS):
+            rows = acc[top : top + _ROWS]
+            for k in range(0, terms, 4):
+                those, n = left[k : k + 4, top : top + _ROWS], min(4, terms - k)
+                for start in range(first, last, _NARROW_STRIP):
+                    stop = min(start + _NARROW_STRIP, last)
+                    for j in range(n):
+                        for i in range(start, stop, 32):  # codes to a line of 64 bytes
+                            _fetch(codes, min(k + _AHEAD + j, terms - 1), i)
+                        words, row = wide[j], codes[k + j, start:stop]
+                        for i in range(len(row)):
+                            words[i] = _float32(word_of(row[i]))
+                    part(rows, those, wide, start, stop, start)
 
     return loop
 
 
-multiply_add, fused_multiply_add = _multiplied_in(_plain), _multiplied_in(_fused)
+multiply_add, multiply_add_codes = _multiplied_in(_plain)
+fused_multiply_add, fused_multiply_add_codes = _multiplied_in(_fused)
 
 
 # --- chains rounded by underflow -------------------------------------------------------------------------------------
@@ -342,21 +430,6 @@ rounded_by_underflow = _by_underflow(_of_rounded, CHAINS[True, nearest])
 # --- widening ---------------------------------------------------------------------------------------------------------
 
 
-@compiled
-def _bf16(code: Any) -> Any:
-    """The word of the float32 of a code: it is the upper half."""
-    return np.uint32(code) << np.uint32(16)
-
-
-@compiled
-def _f16(code: Any) -> Any:
-    """The word of the float32 of a code: see `operands.from_spread_f16`."""
-    magnitude = np.uint32(code & 0x7FFF)
-    exact = _float32(magnitude << np.uint32(13)) * np.float32(2.0**112)
-    word = _word32(exact) | (np.uint32(0x7F80_0000) if magnitude >= 0x7C00 else np.uint32(0))
-    return word | (np.uint32(code & 0x8000) << np.uint32(16))
-
-
 def _widening(word_of: Callable[..., Any]) -> tuple[Callable[..., None], Callable[..., None]]:
     """Two loops to words uint32 (K, n): from codes uint16 (K, n), and from pairs of codes uint32 (K/2, n)."""
 
@@ -381,4 +454,18 @@ def _widening(word_of: Callable[..., Any]) -> tuple[Callable[..., None], Callabl
     return one_by_one, in_pairs
 
 
-WIDENING = {bf16.dtype: _widening(_bf16), f16.dtype: _widening(_f16)}
+WIDENING = {dtype: _widening(word_of) for dtype, word_of in WORDS.items()}
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+_LOOKS = 1 << 22  # two milliseconds: longer than what lies between two products of a layer (SmolLM2, 5 tokens)
+
+
+@compiled
+def look_out(words: Array, told: int, watched: int, old: int) -> None:
+    """As `threads.LookOut`."""
+    words[told] += 1
+    for _ in range(_LOOKS):
+        if _seen(words, watched) != old:
+            return

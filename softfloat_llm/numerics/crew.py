@@ -26,6 +26,7 @@ from softfloat_llm.numerics.mapped import Mapped, Storage, place_in_file
 from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
+from softfloat_llm.numerics.threads import cores as _cores
 from softfloat_llm.numerics.workers import Places, Question, Worker, as_one, opened
 
 LEAST = 1 << 18
@@ -205,11 +206,6 @@ def _begin_anew() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
-
-
-def _cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 ALONE = Crew()

@@ -56,6 +56,7 @@ _BLOCK = 1 << 19  # bytes of products formed at once: half of a 1 MiB second-lev
 _SMALLEST_BUFFER = 16
 _BY_ROWS = ("narrow", "masked", "fused")  # paths whose steps ask `Products` for rows, not for a whole tile
 _FEW_ROWS = 6  # of a, for which widening b whole takes longer than row by row (benchmarks/bench_forward.py, decode)
+_FEWEST_CODES = 1 << 14  # to look whether all are finite takes longer than to widen them
 _REDONE = 1 << 18  # terms at once of sums that are made again one by one
 
 
@@ -213,7 +214,8 @@ def _run_columns(job: _Job, columns: slice) -> None:
 def _right_side(blocks: tuple[Array, ...], job: _Job) -> Operands | StoredRows:
     """Blocks of b side by side: as they are stored where steps of few rows of a ask for rows of it, else widened."""
     by_rows = job.path in _BY_ROWS and not job.is_compiled and job.a.shape[0] <= _FEW_ROWS
-    if by_rows and stay_stored(blocks, job.stored_b, job.at):
+    takes_codes = len(blocks) == 1 and job.kit.takes_codes(job.at, job.path) and blocks[0].size >= _FEWEST_CODES
+    if (by_rows or takes_codes) and stay_stored(blocks, job.stored_b, job.at):
         return StoredRows(blocks, job.stored_b)
     return _side(blocks, "b", job, job.stored_b)
 

@@ -247,3 +247,5 @@ class Kit(NamedTuple):
     widen: Widen
     is_compiled: bool = False
     """Whether the loops of its steps cut a tile into strips, and share it between threads, themselves."""
+    takes_codes: Callable[[Precision, Path], bool] = lambda at, path: False
+    """Whether they take one block of b as it is stored (a `StoredRows`), whatever a is."""

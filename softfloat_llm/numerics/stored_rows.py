@@ -28,27 +28,27 @@ class StoredRows:
     """
 
     def __init__(self, blocks: tuple[Array, ...], stored: Stored) -> None:
-        self._blocks, self.stored = blocks, stored
+        self.blocks, self.stored = blocks, stored
         self._is_cast = blocks[0].dtype == bf16.dtype
         self._sources = blocks if self._is_cast else tuple(block.view(np.int16) for block in blocks)
 
     @property
     def shape(self) -> tuple[int, int]:
         """(K, n)."""
-        return len(self._blocks[0]), sum(block.shape[1] for block in self._blocks)
+        return len(self.blocks[0]), sum(block.shape[1] for block in self.blocks)
 
     @cached_property
     def wide(self) -> Array:
         """All of them (K, n) in float32, for the forms that look at them one by one."""
-        return widened(joined(self._blocks) if len(self._blocks) > 1 else self._blocks[0], np.dtype(np.float32))
+        return widened(joined(self.blocks) if len(self.blocks) > 1 else self.blocks[0], np.dtype(np.float32))
 
     @cached_property
     def _columns(self) -> list[slice]:
-        ends = accumulate((block.shape[1] for block in self._blocks), initial=0)
+        ends = accumulate((block.shape[1] for block in self.blocks), initial=0)
         return [slice(first, stop) for first, stop in pairwise(ends)]
 
     def __getitem__(self, ks: Rows) -> Self:
-        return type(self)(tuple(block[ks] for block in self._blocks), self.stored)
+        return type(self)(tuple(block[ks] for block in self.blocks), self.stored)
 
     def widen(self, here: slice, out: Array, words: npt.NDArray[np.int32]) -> None:
         """out (count, n), float64 or float32, = the values of some rows, exactly. words: room of that shape."""

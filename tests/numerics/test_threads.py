@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 
 import pytest
 
+from softfloat_llm.numerics import threads as module
 from softfloat_llm.numerics.threads import share
 
 
@@ -36,3 +39,78 @@ def test_what_one_raises_is_raised_and_no_other_goes_on_after_that(failing):
     with pytest.raises(ValueError, match=str(failing)):
         share(work, [0, 1], 2)
     assert ended.is_set()
+
+
+def _look_out(words, told, watched, old):
+    words[told] += 1
+    for _ in range(100):
+        if words[watched] != old:
+            return
+
+
+@pytest.fixture
+def many_cores(monkeypatch):
+    monkeypatch.setattr(module, "cores", lambda: 64)
+
+
+@pytest.mark.usefixtures("many_cores")
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_that_look_out_do_each_part_once_again_and_again(threads):
+    for n in range(300):
+        done: list[int] = []
+        share(done.append, list(range(n % 7)), threads, _look_out)
+        assert sorted(done) == list(range(n % 7))
+        time.sleep(0.001 * (n % 50 == 0))  # they sleep, too
+
+
+@pytest.mark.usefixtures("many_cores")
+def test_several_callers_share_the_threads_and_each_has_its_own_parts():
+    results: list[bool] = []
+
+    def caller(first: int) -> None:
+        for n in range(200):
+            done: list[int] = []
+            share(done.append, [first, n, -1], 2, _look_out)
+            results.append(sorted(done) == sorted([first, n, -1]))
+
+    callers = [threading.Thread(target=caller, args=(1000 * i,)) for i in range(4)]
+    for each in callers:
+        each.start()
+    for each in callers:
+        each.join()
+    assert results == [True] * 800
+
+
+@pytest.mark.usefixtures("many_cores")
+def test_a_thread_that_looks_out_has_let_go_of_what_it_was_given():
+    class Work:
+        def __call__(self, part: int) -> None:
+            pass
+
+    looks = threading.Event()
+
+    def long_look(words, told, watched, old):
+        words[told] += 1
+        if threading.current_thread() is not threading.main_thread():
+            looks.wait(5)
+
+    work = Work()
+    gone = weakref.ref(work)
+    share(work, [0, 1], 2, long_look)
+    del work
+    time.sleep(0.05)
+    assert gone() is None
+    looks.set()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.usefixtures("many_cores")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own():
+    share(lambda part: None, [0, 1], 2, _look_out)
+    child = os.fork()
+    if child == 0:
+        done: list[int] = []
+        share(done.append, [0, 1], 2, _look_out)
+        os._exit(0 if sorted(done) == [0, 1] else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -1,0 +1,30 @@
+"""Compiled loops that take weights as they are stored give the bits of NumPy's, whoever reads which columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softfloat_llm.numerics import kernels
+from softfloat_llm.numerics.formats import format_of
+from softfloat_llm.numerics.precision import precision_of
+from softfloat_llm.numerics.rounding import round_to
+
+pytest.importorskip("numba")
+
+
+@pytest.mark.parametrize("rows", [1, 5, 35])
+@pytest.mark.parametrize("order", ["seq", "pairwise"])
+@pytest.mark.parametrize("text", ["bf16,acc=f32", "f16,acc=f32", "bf16,acc=f32,product=f32", "f16,acc=f16"])
+def test_codes_are_widened_on_the_way_to_the_same_bits(text, order, rows):
+    at = precision_of(f"storage={text},order={order}")
+    rng, fmt = np.random.default_rng(rows), format_of(text.split(",")[0])
+    a = round_to(rng.standard_normal((rows, 67)), fmt).astype(fmt.dtype)
+    b = round_to(rng.standard_normal((67, 451)) * 2.0 ** rng.integers(-20, 3, 451), fmt).astype(fmt.dtype)
+    b[:, 3], b[5], a[0, 2] = 0.0, -0.0, fmt.smallest_subnormal
+    expected = kernels.matmul(a, b, at)
+    for workers in (1, 2, 3):
+        assert kernels.matmul(a, b, at, backend="numba", workers=workers).tobytes() == expected.tobytes()
+    b[7, 9] = np.inf
+    found, expected = kernels.matmul(a, b, at, backend="numba", workers=2), kernels.matmul(a, b, at)
+    np.testing.assert_array_equal(found, expected)
