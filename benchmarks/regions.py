@@ -27,7 +27,7 @@ RULES = (  # (path in the package, function, region): the first that matches
     (r"numerics/(functions|approximations|enclosures|special_values)", r".*", "functions"),
     (r"llama/blocks", r"silu|rms_norm", ""),
     (r"llama/rope", r"rope_table", "functions"),
-    (r"llama/(attention|attended|softmax|query_blocks)", r".*", "attention"),
+    (r"llama/(attention|attended|hidden|softmax|query_blocks)", r".*", "attention"),
     (r"llama/recorder", r"look|is_silent|_first_nonfinite", "checks"),
     (r"numerics/(modes|rounding|ops)", r"check.*", "checks"),
     (r"numerics/(carriers|rounding|ops|elementwise)", r".*", "rounding"),

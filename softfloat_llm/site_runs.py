@@ -15,9 +15,9 @@ import numpy as np
 from softfloat_llm.errors import RunError
 from softfloat_llm.io.checkpoint import Model
 from softfloat_llm.io.progress import Progress
-from softfloat_llm.llama.attention import is_hidden
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.forward import forward
+from softfloat_llm.llama.hidden import is_hidden
 from softfloat_llm.llama.stored_weights import StoredWeights
 from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.crew import Crew

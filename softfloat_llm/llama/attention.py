@@ -6,31 +6,23 @@ positions, S key positions, H query heads, G kv heads, R = H/G, C head size.
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from softfloat_llm.llama.hidden import hidden_in, hide, is_hidden, is_seen_finite
 from softfloat_llm.llama.products import product
 from softfloat_llm.llama.query_blocks import Product, Queries, in_query_blocks, whole
-from softfloat_llm.llama.taps import Taps, are_sums_small, entered_values, given_values, held_in, terms_left
+from softfloat_llm.llama.taps import Taps, are_sums_small, entered_values, given_values, terms_left
 from softfloat_llm.numerics import ops, reduce
 from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.crew import ALONE, Crew
 from softfloat_llm.numerics.elementwise import factors, number_in, product_of, sum_of
 from softfloat_llm.numerics.extents import is_all_finite
-from softfloat_llm.numerics.formats import Array, Float64Array, Format
+from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.rounding import round_held_sum, round_sum, round_wide
 from softfloat_llm.site_specs import SiteSpec
-
-HIDDEN = float("-inf")  # the score of a key that the query does not see: its exponential is +0
-
-
-@cache
-def hidden_in(fmt: Format) -> float:
-    """What the tap of a hidden score holds: -inf, or what a format without it has in its place (NaN in e4m3fn)."""
-    return held_in(HIDDEN, fmt)
 
 
 class Pending(NamedTuple):
@@ -347,7 +339,7 @@ def scale(x: Array, factor: float, spec: SiteSpec, some: Queries | None = None) 
     taps = scaled(x, factor, spec)
     fills = (hidden_in(spec.storage), None, hidden_in(spec.output))
     enter, out = hide(taps.enter, spec.storage, some), hide(taps.out, spec.output, some)
-    return Taps(enter, None, out, fills=fills, is_finite=_is_seen_finite(out, some))
+    return Taps(enter, None, out, fills=fills, is_finite=is_seen_finite(out, some))
 
 
 def scaled(x: Array, factor: float, spec: SiteSpec) -> Taps:
@@ -376,32 +368,3 @@ def mask(x: Array, spec: SiteSpec, some: Queries | None = None, *, sees_none: bo
         total = total if sees_none else np.where(unseen, lowest, total)
     fills = (hidden_in(spec.storage), None, lowest)
     return Taps(entered, None, given_values(total, spec), fills=fills)
-
-
-def is_hidden(count: int, width: int, some: Queries | None = None) -> Array:
-    """(T, 1, S): True where a key lies after its query. Not to be changed."""
-    return _after(count, width, (some or whole(count, width)).sees(0))
-
-
-def _is_seen_finite(x: Array, some: Queries | None) -> bool:
-    """True where x (T, H, S) is finite at each key that its query sees."""
-    if is_all_finite(x):
-        return True
-    is_known: Array = np.isfinite(x) | is_hidden(x.shape[0], x.shape[-1], some)
-    return bool(is_known.all())
-
-
-@lru_cache(maxsize=8)
-def _after(count: int, width: int, sees: int) -> Array:
-    """Of queries of which the first sees so many keys. Kept, as each layer asks for the same."""
-    hidden: Array = np.arange(width)[None, :] >= (np.arange(count) + sees)[:, None]
-    hidden.flags.writeable = False
-    return hidden[:, None, :]
-
-
-def hide(x: Array, fmt: Format, some: Queries | None = None) -> Array:
-    """x (T, H, S) with `HIDDEN`, as the format has it, at each key that lies after its query."""
-    some = some or whole(x.shape[0], x.shape[-1])
-    if some.sees(0) >= x.shape[-1]:
-        return x
-    return np.where(is_hidden(x.shape[0], x.shape[-1], some), np.array(hidden_in(fmt), x.dtype), x)

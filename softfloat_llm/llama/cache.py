@@ -74,8 +74,8 @@ class KVCache:
         self.limit, self.window = config.position_limit, config.sliding_window
         self.attention_multiplier = config.attention_multiplier
         shape = (batch, 0, config.num_key_value_heads, config.head_dim)
-        self._k = [np.zeros(shape, self.k_format.dtype) for _ in range(config.num_hidden_layers)]
-        self._v = [np.zeros(shape, self.v_format.dtype) for _ in range(config.num_hidden_layers)]
+        self._k = [_Rows(np.zeros(shape, self.k_format.dtype)) for _ in range(config.num_hidden_layers)]
+        self._v = [_Rows(np.zeros(shape, self.v_format.dtype)) for _ in range(config.num_hidden_layers)]
         self.length = 0
 
     def __repr__(self) -> str:
@@ -84,20 +84,20 @@ class KVCache:
 
     def append(self, layer: int, k: Array, v: Array) -> None:
         """Put k, v (B, T, G, C), already in the cache's formats, behind what the layer holds."""
-        self._k[layer] = np.concatenate([self._k[layer], k], axis=1)
-        self._v[layer] = np.concatenate([self._v[layer], v], axis=1)
+        self._k[layer].append(k)
+        self._v[layer].append(v)
 
     def keys(self, layer: int) -> Array:
         """(B, S, G, C) in `k_format`."""
-        return self._k[layer]
+        return self._k[layer].held
 
     def values(self, layer: int) -> Array:
         """(B, S, G, C) in `v_format`."""
-        return self._v[layer]
+        return self._v[layer].held
 
     def read(self, layer: int) -> tuple[Array, Array]:
         """Keys and values (B, S, G, C) as attention gets them: those held, or in f32 where there is a scale."""
-        return read_back(self._k[layer], self._specs[0]), read_back(self._v[layer], self._specs[1])
+        return read_back(self.keys(layer), self._specs[0]), read_back(self.values(layer), self._specs[1])
 
     def check_fit(self, batch: int, recipe: Recipe) -> None:
         """Raises TokenError or RecipeError where a pass of so many sequences under a recipe cannot extend it."""
@@ -118,6 +118,22 @@ class KVCache:
                 " Use a shorter prompt or fewer steps."
             )
         check_window(self.length + count, self.window)
+
+
+class _Rows:
+    """Rows (B, S, ...) that more are put behind, with room for some: what is there already is seldom moved."""
+
+    def __init__(self, room: Array) -> None:
+        self._room, self.held = room, room
+
+    def append(self, rows: Array) -> None:
+        count, more = self.held.shape[1], self.held.shape[1] + rows.shape[1]
+        if more > self._room.shape[1]:
+            length = more if count == 0 else max(more, count + count // 2)
+            self._room = np.empty((len(rows), length, *rows.shape[2:]), self._room.dtype)
+            self._room[:, :count] = self.held
+        np.copyto(self._room[:, count:more], rows, casting="equiv")
+        self.held = self._room[:, :more]
 
 
 def check_window(length: int, window: int | None) -> None:

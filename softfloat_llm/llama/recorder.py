@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softfloat_llm.llama import attention
 from softfloat_llm.llama.cache import KVCache
+from softfloat_llm.llama.hidden import is_hidden
 from softfloat_llm.llama.query_blocks import Queries
 from softfloat_llm.llama.taps import Taps
 from softfloat_llm.numerics.extents import is_all_finite
@@ -246,7 +246,7 @@ def _first_nonfinite(stage: _Stage, rows: slice, queries: Queries | None) -> tup
         return None
     bad = ~np.isfinite(values)
     if stage.fill is not None:  # a last axis of keys
-        bad &= ~attention.is_hidden(len(values), values.shape[-1], queries)
+        bad &= ~is_hidden(len(values), values.shape[-1], queries)
     if not bad.any():
         return None
     first, *rest = np.argwhere(bad)[0]

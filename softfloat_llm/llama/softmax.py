@@ -10,7 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from softfloat_llm.llama.attention import HIDDEN, Pending, hidden_in, hide, is_moved_by_zeros
+from softfloat_llm.llama.attention import Pending, is_moved_by_zeros
+from softfloat_llm.llama.hidden import HIDDEN, hidden_in, hide
 from softfloat_llm.llama.query_blocks import Queries, whole
 from softfloat_llm.llama.taps import Taps, entered_values, exponential, given_values
 from softfloat_llm.numerics import functions, ops, reduce

@@ -1,24 +1,16 @@
-"""Loops over tiles and codes as machine code: what `compiled` makes its steps of. Start reading at `compiled`.
-
-Nothing here is fast-math: LLVM neither reorders nor contracts, so that each `+` and `*` below is one IEEE operation of
-its type, and `_fma` is one fused operation.
-"""
+"""Loops over tiles and codes as machine code: what `compiled` makes its steps of. Start reading at `_multiplied_in`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from softfloat_llm.numerics.carriers import EXPONENT_MASK
+from softfloat_llm.numerics.compiled_instructions import bits, compiled, fetch, float32, float64, fma, seen, word32
 from softfloat_llm.numerics.formats import Array, Format, bf16, f16
 
-F = TypeVar("F", bound=Callable[..., Any])
 Grid = tuple[float, float, float]
 """What `_round` needs of a format: see `grid_of`."""
 
@@ -27,81 +19,6 @@ _NARROW_STRIP = 192  # columns: four rows of them, widened, leave room there for
 _ROWS = 16  # of acc, whose sums stay in the second-level cache while all terms enter
 _AHEAD = 12  # rows: fetched so early, they are there when they are needed
 _EXPONENT = int(EXPONENT_MASK)
-
-
-def compiled(function: F) -> F:
-    """The function as machine code for the types that it is called with, kept between runs; it lets go of the lock."""
-    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
-
-
-def _instruction(result: Any, *arguments: Any, emit: Callable[..., Any]) -> Any:
-    """What an intrinsic gives back to numba: its signature, and the code of one LLVM instruction."""
-    return result(*arguments), lambda context, builder, signature, values: emit(context, builder, *values)
-
-
-def _bitcast(to: Any) -> Callable[..., Any]:
-    return lambda context, builder, value: builder.bitcast(value, context.get_value_type(to))
-
-
-def _bits_of(typing_context: Any, x: Any) -> Any:
-    """The word of a float64."""
-    return _instruction(types.int64, types.float64, emit=_bitcast(types.int64))
-
-
-def _float_of(typing_context: Any, word: Any) -> Any:
-    """The float64 of a word."""
-    return _instruction(types.float64, types.int64, emit=_bitcast(types.float64))
-
-
-def _fma_of(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
-    """x * y + z in float32, rounded once: an instruction where the CPU has one, else the C library's function."""
-    floats = (types.float32,) * 3
-    return _instruction(types.float32, *floats, emit=lambda context, builder, *values: builder.fma(*values))
-
-
-def _word_of(typing_context: Any, x: Any) -> Any:
-    """The word of a float32."""
-    return _instruction(types.uint32, types.float32, emit=_bitcast(types.uint32))
-
-
-def _float32_of(typing_context: Any, word: Any) -> Any:
-    """The float32 of a word."""
-    return _instruction(types.float32, types.uint32, emit=_bitcast(types.float32))
-
-
-def _word_at(typing_context: Any, words: Any, i: Any) -> Any:
-    """The word i of an array int64, as another thread has left it: read again each time."""
-
-    def emit(context: Any, builder: Any, array: Any, i: Any) -> Any:
-        place = builder.gep(context.make_array(words)(context, builder, array).data, [i])
-        return builder.load_atomic(place, "acquire", 8)
-
-    return _instruction(types.int64, words, types.intp, emit=emit)
-
-
-def _fetch_at(typing_context: Any, rows: Any, k: Any, i: Any) -> Any:
-    """Has the cache fetch the line of the element (k, i) of an array: it is told what comes, and returns at once."""
-
-    def emit(context: Any, builder: Any, array: Any, *place: Any) -> Any:
-        word, byte, view = ir.IntType(32), ir.IntType(8).as_pointer(), context.make_array(rows)(context, builder, array)
-        steps = [builder.mul(at, builder.extract_value(view.strides, axis)) for axis, at in enumerate(place)]
-        address = builder.gep(builder.bitcast(view.data, byte), [builder.add(*steps)])
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        to_read, into_all_levels, data = word(0), word(3), word(1)
-        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        builder.call(fetch, [address, to_read, into_all_levels, data])
-        return context.get_dummy_value()
-
-    return _instruction(types.void, rows, types.intp, types.intp, emit=emit)
-
-
-_seen: Any = intrinsic(_word_at)
-_fetch: Any = intrinsic(_fetch_at)
-_bits: Any = intrinsic(_bits_of)
-_word32: Any = intrinsic(_word_of)
-_float32: Any = intrinsic(_float32_of)
-_float: Any = intrinsic(_float_of)
-_fma: Any = intrinsic(_fma_of)
 
 
 # --- codes ------------------------------------------------------------------------------------------------------------
@@ -117,8 +34,8 @@ def _bf16(code: Any) -> Any:
 def _f16(code: Any) -> Any:
     """The word of the float32 of a code: see `operands.from_spread_f16`."""
     magnitude = np.uint32(code & 0x7FFF)
-    exact = _float32(magnitude << np.uint32(13)) * np.float32(2.0**112)
-    word = _word32(exact) | (np.uint32(0x7F80_0000) if magnitude >= 0x7C00 else np.uint32(0))
+    exact = float32(magnitude << np.uint32(13)) * np.float32(2.0**112)
+    word = word32(exact) | (np.uint32(0x7F80_0000) if magnitude >= 0x7C00 else np.uint32(0))
     return word | (np.uint32(code & 0x8000) << np.uint32(16))
 
 
@@ -137,7 +54,7 @@ def grid_of(fmt: Format) -> Grid:
 def _round(t: float, grid: Grid) -> float:
     """t rounded as `tiles.Rounder` does: ties to even, the sign of a zero kept, infinite beyond the largest value."""
     lowest, factor, largest = grid
-    q = max(_float(_bits(t) & _EXPONENT), lowest) * factor
+    q = max(float64(bits(t) & _EXPONENT), lowest) * factor
     r = (t + q) - q
     r = r if abs(r) <= largest else t * np.inf  # an infinity (q is one too, and r a NaN) or a NaN stays what it is
     signed: float = np.copysign(r, t)
@@ -154,10 +71,10 @@ def _sum_to_odd(x: float, y: float) -> float:
     s = x + y
     part = s - x
     error = (x - (s - part)) + (y - part)  # NaN where the sum is not finite
-    word = _bits(s)
+    word = bits(s)
     is_inexact = (error < 0.0) | (error > 0.0)
     moved = word + (1 if (error > 0.0) == (s > 0.0) else -1)
-    odd: float = _float(moved if is_inexact & ((word & 1) == 0) else word)
+    odd: float = float64(moved if is_inexact & ((word & 1) == 0) else word)
     return odd
 
 
@@ -240,7 +157,7 @@ def _plain(acc: Any, x: Any, y: Any) -> Any:
 
 @compiled
 def _fused(acc: Any, x: Any, y: Any) -> Any:
-    return _fma(x, y, acc)
+    return fma(x, y, acc)
 
 
 Loop = Callable[..., None]
@@ -296,10 +213,10 @@ def _of_codes(part: Loop, word_of: Callable[..., Any]) -> Loop:
                     stop = min(start + _NARROW_STRIP, last)
                     for j in range(n):
                         for i in range(start, stop, 32):  # codes to a line of 64 bytes
-                            _fetch(codes, min(k + _AHEAD + j, terms - 1), i)
+                            fetch(codes, min(k + _AHEAD + j, terms - 1), i)
                         words, row = wide[j], codes[k + j, start:stop]
                         for i in range(len(row)):
-                            words[i] = _float32(word_of(row[i]))
+                            words[i] = float32(word_of(row[i]))
                     part(rows, those, wide, start, stop, start)
 
     return loop
@@ -467,5 +384,5 @@ def look_out(words: Array, told: int, watched: int, old: int) -> None:
     """As `threads.LookOut`."""
     words[told] += 1
     for _ in range(_LOOKS):
-        if _seen(words, watched) != old:
+        if seen(words, watched) != old:
             return

@@ -2,8 +2,8 @@
 
 Most of NumPy's calls are too short for threads to win (the interpreter's lock), so more workers are further processes:
 each maps the weights from the file that they lie in, is sent the activations (and matrices that are not kept, as those
-of attention: `Crew.sending`), and sends back its columns. Compiled
-steps and the long loops of `einsum_loops` let go of the lock, so there they are threads; compiled loops share one tile.
+of attention: `Crew.sending`), and sends back its columns. Compiled steps and the long loops of `einsum_loops` let go of
+the lock, so there they are threads; compiled loops share one tile.
 Start reading at `Crew.matmul`.
 """
 
@@ -26,7 +26,7 @@ from softfloat_llm.numerics.mapped import Mapped, Storage, place_in_file
 from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
-from softfloat_llm.numerics.threads import cores as _cores
+from softfloat_llm.numerics.threads import cores
 from softfloat_llm.numerics.workers import Places, Question, Worker, as_one, opened
 
 LEAST = 1 << 18
@@ -97,7 +97,7 @@ class Crew:
         if shares is None:
             return kernels.matmul(a, b, at, init=init, backend=self.backend)
         try:
-            hands = self._staff.hands(self.workers - 1, is_awake=self.workers <= _cores())
+            hands = self._staff.hands(self.workers - 1, is_awake=self.workers <= cores())
             for hand, part, theirs in zip(hands, shares.others, others, strict=True):
                 hand.ask(Question(a, part, at, None if init is None else init[:, theirs]))
             first = kernels.matmul(a, shares.mine, at, init=None if init is None else init[:, mine])

@@ -134,11 +134,6 @@ def exp_wide(x: Float64Array, fmt: Format, mode: str = "ties_to_even") -> Float6
     return function_wide("exp", (x,), fmt, mode)
 
 
-def sigmoid_wide(x: Float64Array, fmt: Format, mode: str = "ties_to_even") -> Float64Array:
-    """`sigmoid` for float64 arrays (...), without moving the result to the carrier dtype. Rounds: once."""
-    return function_wide("sigmoid", (x,), fmt, mode)
-
-
 def rsqrt_wide(x: Float64Array, fmt: Format, mode: str = "ties_to_even") -> Float64Array:
     """`rsqrt` for float64 arrays (...), without moving the result to the carrier dtype. Rounds: once."""
     if x.size <= _FEW and mode == "ties_to_even" and fmt is f32:

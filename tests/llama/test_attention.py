@@ -7,6 +7,7 @@ import pytest
 
 from softfloat_llm.llama import attention
 from softfloat_llm.llama.attention import Pending
+from softfloat_llm.llama.hidden import is_hidden
 from softfloat_llm.llama.softmax import score_factor, softmax
 from softfloat_llm.numerics import reduce
 from softfloat_llm.numerics.carriers import widen
@@ -93,7 +94,7 @@ def test_weighted_values_are_scalar_dot_products_over_the_keys_that_are_seen(rec
     fmt, acc, order = str(spec.storage), str(spec.precision.acc), str(spec.precision.order)
     product = str(spec.precision.product or "exact")
     p, v = np.abs(drawn((3, 4, 3), fmt, 16)), drawn((3, 2, 5), fmt, 17)
-    p = np.where(attention.is_hidden(3, 3), np.zeros((), p.dtype), p)
+    p = np.where(is_hidden(3, 3), np.zeros((), p.dtype), p)
     got = attention.weighted_values(p, v, spec).out
     want = [[[scalar_llama.dot(values(p)[t][h][: t + 1], [values(v)[s][h // 2][c] for s in range(t + 1)],
                                product=product, acc=acc, order=order, output=fmt)[1] for c in range(5)]
@@ -206,7 +207,7 @@ def test_a_lowest_mask_leaves_the_probabilities_of_seen_keys_as_they_are(value, 
     x = drawn((3, 2, 5), fmt, 38, 4.0)
     taps = attention.mask(x, at(f"{fmt},attn.mask.value={value}", "attn.mask"))
     lowest = -format_of(fmt).max
-    hidden = np.broadcast_to(attention.is_hidden(3, 5), x.shape)
+    hidden = np.broadcast_to(is_hidden(3, 5), x.shape)
     assert set(values(taps.out[hidden])) == {lowest}
     assert_same(taps.out[~hidden], x[~hidden])
     spec = at(fmt, "attn.softmax")

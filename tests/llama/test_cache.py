@@ -41,6 +41,17 @@ def test_the_formats_of_keys_and_values_can_be_seen(recipe, k, v):
     assert cache.values(1).shape == (1, 0, 2, 4)
 
 
+def test_what_is_held_is_moved_only_where_there_is_no_room_behind_it():
+    cache, moves = KVCache(CONFIG, recipe_of("f32"), batch=2), 0
+    appended = [np.full((2, 1, 2, 4), i, np.float32) for i in range(200)]
+    for i, row in enumerate(appended, 1):
+        before = cache.keys(0)
+        cache.append(0, row, row)
+        moves += not np.shares_memory(before, cache.keys(0))
+        assert cache.keys(0).tobytes() == np.concatenate(appended[:i], axis=1).tobytes()
+    assert moves < 20
+
+
 def test_what_is_appended_stands_behind_what_was_there():
     cache, draw = KVCache(CONFIG, recipe_of("f32"), batch=2), np.random.default_rng(0)
     parts = [draw.standard_normal((2, n, 2, 4)).astype(np.float32) for n in (3, 1, 2)]

@@ -13,6 +13,7 @@ from softfloat_llm.llama import attention, blocks
 from softfloat_llm.llama.attention import Pending
 from softfloat_llm.llama.cache import KVCache
 from softfloat_llm.llama.config import config_from_dict
+from softfloat_llm.llama.hidden import is_seen_finite
 from softfloat_llm.llama.query_blocks import Queries
 from softfloat_llm.llama.recorder import Recorder
 from softfloat_llm.llama.taps import Taps, held_in
@@ -104,7 +105,7 @@ def test_scores_that_overflow_when_they_are_scaled_are_noted():
 
 def test_what_is_seen_hangs_on_which_queries_these_are():
     x = np.array([[[1.0, 1.0, np.inf]]], F16)
-    assert [attention._is_seen_finite(x, Queries(first, 3, 3)) for first in range(3)] == [True, True, False]
+    assert [is_seen_finite(x, Queries(first, 3, 3)) for first in range(3)] == [True, True, False]
 
 
 @pytest.mark.parametrize(("fmt", "numbers"), [("e6m5", (0.0, -0.0)), ("e6m6", (-0.0, 0.0)), ("e6m7", (1e-99, -1e-99))])

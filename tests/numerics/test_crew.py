@@ -320,7 +320,7 @@ def test_too_few_files_for_another_process_or_its_matrices_is_told_with_what_to_
 
 
 def test_workers_that_have_no_core_to_wait_on_sleep(monkeypatch):
-    monkeypatch.setattr("softfloat_llm.numerics.crew._cores", lambda: 1)
+    monkeypatch.setattr("softfloat_llm.numerics.crew.cores", lambda: 1)
     at = precision_of("storage=f16,acc=f16")
     a, b = operands("f16")
     with Crew(2, least=0) as crew:
