@@ -596,6 +596,12 @@ def test_names_and_files_that_are_none_are_refused(tmp_path):
             recipe_of(text)
 
 
+@pytest.mark.parametrize("first", ["lanes:8", "lanes:8:half"])
+def test_an_order_is_printed_as_it_was_spelled_whatever_was_spelled_before(first):
+    for spelled in (first, "lanes:8", "lanes:8:half"):
+        assert f'order = "{spelled}"' in to_toml(recipe_of(f"bf16,order={spelled}"))
+
+
 def test_sites_of_equal_stages_share_them_so_that_caches_need_not_compare_them():
     recipe = recipe_of("storage=bf16,acc=f32")
     assert recipe.at("attn.q_proj").precision is recipe.at("mlp.down_proj").precision

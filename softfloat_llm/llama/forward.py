@@ -10,7 +10,6 @@ made some rows after the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -34,38 +33,7 @@ from softfloat_llm.sites import select
 from softfloat_llm.trace import Trace
 
 LAYER = "model.layers.%d."
-
-
-class _Names(NamedTuple):
-    """The weights of a layer; of linear layers each with its site."""
-
-    input_norm: str
-    qkv: Named
-    q_norm: str
-    k_norm: str
-    output: str
-    post_norm: str
-    gated: Named
-    down: str
-
-
-@lru_cache(maxsize=1 << 10)
-def _names_of(layer: int) -> _Names:
-    """Kept, as each pass asks for the same."""
-    prefix = LAYER % layer
-    attn, mlp = prefix + "self_attn.", prefix + "mlp."
-    return _Names(
-        prefix + "input_layernorm.weight",
-        tuple((f"attn.{name}", attn + name) for name in ("q_proj", "k_proj", "v_proj")),
-        attn + "q_norm.weight",
-        attn + "k_norm.weight",
-        attn + "o_proj",
-        prefix + "post_attention_layernorm.weight",
-        tuple((f"mlp.{name}", mlp + name) for name in ("gate_proj", "up_proj")),
-        mlp + "down_proj",
-    )
-
-
+_QKV, _GATED = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 Step = Callable[[int, int], None]
 """Called with (layers done, layers in all)."""
 
@@ -152,16 +120,15 @@ def are_rows_apart(spec: SiteSpec) -> bool:
 def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     """One decoder layer. x (B*T, D), table (B*T, C): cos, then sin; the result (B*T, D)."""
     at, see, config, cache = run.recipe.at, run.see, run.store.config, run.cache
-    heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    names = _names_of(layer)
+    heads, groups, size, prefix = config.num_attention_heads, config.num_key_value_heads, config.head_dim, LAYER % layer
     cos, sin = table[:, : size // 2], table[:, size // 2 :]  # (B*T, C/2) each
-    h = run.norm("norm.input", x, names.input_norm)  # (B*T, D)
-    q, k, v = run.denses(names.qkv, h)
+    h = run.norm("norm.input", x, prefix + "input_layernorm.weight")  # (B*T, D)
+    q, k, v = run.denses(tuple((f"attn.{name}", f"{prefix}self_attn.{name}") for name in _QKV), h)
     q = q.reshape(-1, heads, size)  # (B*T, H, C)
     k, v = k.reshape(-1, groups, size), v.reshape(-1, groups, size)  # (B*T, G, C) each
     if config.qk_norm:
-        q = run.head_norm("norm.q", q, names.q_norm)
-        k = run.head_norm("norm.k", k, names.k_norm)
+        q = run.head_norm("norm.q", q, prefix + "self_attn.q_norm.weight")
+        k = run.head_norm("norm.k", k, prefix + "self_attn.k_norm.weight")
     both = np.concatenate([entered_values(x, at("attn.rope")) for x in (q, k)], axis=1)  # (B*T, H+G, C)
     both = attention.in_pairs(both, at("attn.rope"))
     if layer not in config.layers_without_rope:
@@ -171,12 +138,12 @@ def _layer(x: Stream, table: Array, layer: int, run: _Pass) -> Stream:
     v = see("kv.v", kept(v, at("kv.v"), at("attn.v_proj").output))  # (B*T, G, C)
     cache.append(layer, *(part.reshape(cache.batch, -1, groups, size) for part in (k, v)))
     h = attend(q.reshape(cache.batch, -1, heads, size), layer, cache, run.recipe, see, crew=run.sending)  # (B*T, H*C)
-    h = run.dense("attn.o_proj", h, names.output)  # (B*T, D)
+    h = run.dense("attn.o_proj", h, prefix + "self_attn.o_proj")  # (B*T, D)
     x = run.add("attn.residual", x, h)
-    h = run.norm("norm.post_attention", x, names.post_norm)
-    gate, up = run.denses(names.gated, h)  # (B*T, F) each
+    h = run.norm("norm.post_attention", x, prefix + "post_attention_layernorm.weight")
+    gate, up = run.denses(tuple((f"mlp.{name}", f"{prefix}mlp.{name}") for name in _GATED), h)  # (B*T, F) each
     h = see("mlp.act_mul", blocks.multiply(see("mlp.act", blocks.silu(gate, at("mlp.act"))), up, at("mlp.act_mul")))
-    h = run.dense("mlp.down_proj", h, names.down)  # (B*T, D)
+    h = run.dense("mlp.down_proj", h, prefix + "mlp.down_proj")  # (B*T, D)
     return run.add("mlp.residual", x, h)
 
 

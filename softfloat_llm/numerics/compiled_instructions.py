@@ -90,3 +90,5 @@ word32: Any = intrinsic(_word_of)
 float32: Any = intrinsic(_float32_of)
 float64: Any = intrinsic(_float_of)
 fma: Any = intrinsic(_fma_of)
+give_way: Any = types.ExternalFunction("sched_yield", types.int32())
+"""The C library's."""

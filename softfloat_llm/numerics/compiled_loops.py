@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from softfloat_llm.numerics.carriers import EXPONENT_MASK
-from softfloat_llm.numerics.compiled_instructions import bits, compiled, fetch, float32, float64, fma, seen, word32
+from softfloat_llm.numerics.compiled_instructions import (
+    bits,
+    compiled,
+    fetch,
+    float32,
+    float64,
+    fma,
+    give_way,
+    seen,
+    word32,
+)
 from softfloat_llm.numerics.formats import Array, Format, bf16, f16
 
 Grid = tuple[float, float, float]
@@ -376,13 +387,19 @@ WIDENING = {dtype: _widening(word_of) for dtype, word_of in WORDS.items()}
 
 # --- threads ----------------------------------------------------------------------------------------------------------
 
-_LOOKS = 1 << 22  # two milliseconds: longer than what lies between two products of a layer (SmolLM2, 5 tokens)
+_TURNS = 1 << 11  # two milliseconds: longer than what lies between two products of a layer (SmolLM2, 5 tokens)
+_LOOKS = 1 << 10  # to a turn
 
 
 @compiled
-def look_out(words: Array, told: int, watched: int, old: int) -> None:
-    """As `threads.LookOut`."""
-    words[told] += 1
-    for _ in range(_LOOKS):
-        if seen(words, watched) != old:
-            return
+def _look_out(words: Array, watched: int, old: int) -> None:
+    """As `threads.LookOut`. After each turn another thread may have the core, where one waits for it."""
+    for _ in range(_TURNS):
+        for _ in range(_LOOKS):
+            if seen(words, watched) != old:
+                return
+        give_way()
+
+
+look_out = _look_out if hasattr(os, "sched_yield") else None
+"""None under Windows, which has no such call."""

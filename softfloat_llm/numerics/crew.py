@@ -9,7 +9,6 @@ Start reading at `Crew.matmul`.
 
 from __future__ import annotations
 
-import errno
 import os
 import weakref
 from collections.abc import Sequence
@@ -152,15 +151,22 @@ class _Staff:
         return self.shared[b.place][1]
 
     def _laid_out(self, parts: Sequence[SideBySide]) -> _Shares | None:
+        blocks = [block for part in parts for block in part.filled()]
+        if self.storage.size + sum(block.nbytes for block in blocks if place_in_file(block) is None) > MOST:
+            return None
         try:
             return _Shares(self._own(parts[0]), [self._places(part) for part in parts[1:]])
         except OSError:  # a full disk
             return None
 
     def _own(self, part: SideBySide) -> SideBySide:
-        """Columns, each block of them in one piece of memory: in rows of all columns, it takes a twentieth longer."""
+        """Columns, each block of them in one piece of memory: in rows of all columns, it takes a twentieth longer.
+
+        What lies in a file stays as it lies there.
+        """
         blocks = part.filled()
-        return as_one(blocks if all(block.flags.forc for block in blocks) else opened(self._places(part)))
+        is_as_it_is = all(block.flags.forc or place_in_file(block) is not None for block in blocks)
+        return as_one(blocks if is_as_it_is else opened(self._places(part)))
 
     def _places(self, part: SideBySide) -> Places:
         """Where others find columns, which are laid out if they lie in no file. Raises OSError without room."""
@@ -168,11 +174,7 @@ class _Staff:
 
     def _place(self, array: Array) -> Mapped:
         place = place_in_file(array)
-        if place is not None and place.still_holds(array):
-            return place
-        if self.storage.size + array.nbytes > MOST:
-            raise OSError(errno.ENOSPC, "No more room for weights of other processes")
-        return self.storage.lay_out(array)
+        return place if place is not None and place.still_holds(array) else self.storage.lay_out(array)
 
     def stop(self) -> None:
         """End the processes in the middle of their work."""

@@ -212,7 +212,10 @@ def _run_columns(job: _Job, columns: slice) -> None:
 
 
 def _right_side(blocks: tuple[Array, ...], job: _Job) -> Operands | StoredRows:
-    """Blocks of b side by side: as they are stored where steps of few rows of a ask for rows of it, else widened."""
+    """Blocks of b side by side: as they are stored where steps ask for rows of it, else widened.
+
+    Few rows of a do, and compiled loops that take codes.
+    """
     by_rows = job.path in _BY_ROWS and not job.is_compiled and job.a.shape[0] <= _FEW_ROWS
     takes_codes = len(blocks) == 1 and job.kit.takes_codes(job.at, job.path) and blocks[0].size >= _FEWEST_CODES
     if (by_rows or takes_codes) and stay_stored(blocks, job.stored_b, job.at):

@@ -342,15 +342,19 @@ def precision_of_keys(keys: Mapping[str, str]) -> Precision:
                 f" {', '.join(_PLAIN_KEYS + _MODE_KEYS)}, and STAGE.rounding, STAGE.subnormals, STAGE.overflow."
             )
     try:
-        return _only(Precision(**plain, **modes))
+        at = Precision(**plain, **modes)
+        return _only(at, at.order.text)
     except WordError as error:
         spelled = ",".join(f"{key}={word}" for key, word in keys.items())
         raise type(error)(f"Precision {spelled!r}: {error}") from None
 
 
 @lru_cache(maxsize=512)
-def _only(at: Precision) -> Precision:
-    """The first of all that are equal: what sites share is then found in caches without comparing its stages."""
+def _only(at: Precision, spelled: str) -> Precision:
+    """The first of all that are equal, and spelled alike where equal orders have several spellings.
+
+    What sites share is then found in caches without comparing its stages.
+    """
     return at
 
 

@@ -17,7 +17,7 @@ from softfloat_llm.errors import PrecisionError
 from softfloat_llm.numerics.accumulate import arithmetic_of, exact_sum, follow, terms_of
 from softfloat_llm.numerics.carriers import carry, widen
 from softfloat_llm.numerics.crew import ALONE, Crew
-from softfloat_llm.numerics.formats import Array, Float64Array, bf16, f16, f32
+from softfloat_llm.numerics.formats import Array, Float64Array, bf16, f16
 from softfloat_llm.numerics.native_sums import native_squares, native_sum
 from softfloat_llm.numerics.operands import check_held, operand, reals, rounded_product
 from softfloat_llm.numerics.paths import path_of
@@ -248,10 +248,11 @@ def rounded_output(acc: Array, at: Precision) -> Stages:
 def _is_last_one_cast(at: Precision) -> bool:
     """True where the cast from what is kept, by way of float32, is the last rounding.
 
-    Of a NaN too, whose further bits f16 need not keep as float64 does: to bf16 it is one of two.
+    From f16 only to f16 and bf16: there a NaN has the same bits by way of float64.
     """
-    is_known = at.acc.format is f32 or (at.acc.format is f16 and at.output in (f16, bf16))
-    return is_known and is_one_cast(at.output, **at.rules("output"))
+    acc = at.acc.format
+    is_kept_so = acc is not None and (acc.dtype == np.float32 or (acc is f16 and at.output in (f16, bf16)))
+    return is_kept_so and is_one_cast(at.output, **at.rules("output"))
 
 
 def _public(out: Array) -> Any:

@@ -33,7 +33,7 @@ def grouped_product(a: Array, b: Array, at: Precision) -> Array | None:
     """a (T, H, K) times b (G, K, N), H/G rows by each group: the accumulators (T, H, N), or None: made in another way.
 
     As `steps.Native` makes them, its condition asked of the whole: every product is exact. That none was beyond float32
-    is seen in the sums, which are finite; where one is not, for whatever reason, all are made in another way.
+    is seen in the sums, which are known to be finite; where one is not, all are made in another way.
     """
     (positions, heads, terms), (groups, _, columns) = a.shape, b.shape
     if columns < 2 or not a.size or not _is_in_float32(at, terms):  # one column: another loop

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from threading import Lock
 from typing import Any, TypeVar
@@ -18,28 +19,30 @@ import numpy as np
 import numpy.typing as npt
 
 P = TypeVar("P")
-LookOut = Callable[[npt.NDArray[np.int64], int, int, int], None]
-"""look_out(words, told, watched, old): words[told] += 1; returns when words[watched] is not `old`, or after a while."""
+LookOut = Callable[[npt.NDArray[np.int64], int, int], None]
+"""look_out(words, watched, old): returns when words[watched] is not `old`, or after a while."""
 
-_GIVEN, _DONE, _NOBODY, _WORDS = 0, 16, 32, 48  # each in a cache line that no other one is in
+_GIVEN, _DONE, _WORDS = 0, 16, 32  # each in a cache line that no other one is in
 
 
 def share(work: Callable[[P], None], parts: Sequence[P], threads: int, look_out: LookOut | None = None) -> None:
     """work(part) for each part, every so many of them in a thread, the first ones in this.
 
-    `look_out`: what who waits does before he sleeps, where there is a core for each thread.
-    Raises what one raised, when all have ended: none goes on behind the caller's back.
+    `look_out`: what one who waits does before it sleeps, where there is a core for each thread. `work` shares nothing.
+    Raises what one raised, when all have ended: none goes on behind the caller's back, but where a wait is interrupted.
     """
     if threads <= 1 or len(parts) <= 1:
         _do(work, parts)
         return
     mine, *theirs = (parts[first::threads] for first in range(max(1, min(threads, len(parts)))))
     others, look = _others(threads - 1, os.getpid()), look_out if threads <= cores() else None
-    given = [other.give(_Given(work, some, look)) for other, some in zip(others, theirs, strict=False)]
+    given: list[tuple[_Other, _Given]] = []
     try:
+        for other, some in zip(others, theirs, strict=False):
+            given.append((other, other.give(_Given(work, some, look))))
         _do(work, mine)
     finally:
-        errors = [other.wait(each) for other, each in zip(others, given, strict=False)]
+        errors = [other.wait(each) for other, each in given]
     for error in errors:
         if error is not None:
             raise error
@@ -88,36 +91,43 @@ class _Other:
         self._submit = ThreadPoolExecutor(1, thread_name_prefix="softfloat-llm").submit
         self._words = np.zeros(_WORDS, np.int64)
         self._given: deque[_Given] = deque()
+        self._taken = 0  # from them
         self._is_awake, self._turn = False, Lock()
 
     def give(self, given: _Given) -> _Given:
         given.done_before = int(self._words[_DONE])
         with self._turn:
-            self._given.append(given)
             if not self._is_awake:
                 self._submit(self._serve)
                 self._is_awake = True
+            self._given.append(given)
             self._words[_GIVEN] += 1
         return given
 
     def wait(self, given: _Given) -> BaseException | None:
         """When it is done; what was raised."""
-        if given.look_out is not None:
-            given.look_out(self._words, _NOBODY, _DONE, given.done_before)
-        return given.wait()
+        try:
+            if given.look_out is not None:
+                given.look_out(self._words, _DONE, given.done_before)
+        finally:
+            error = given.wait()
+        return error
 
     def _serve(self) -> None:
         while (given := self._next()) is not None:
-            seen, look_out = int(self._words[_GIVEN]), given.look_out
+            look_out = given.look_out
             given.do()
             del given  # so that the memory of its arrays is free for those of the next
+            self._words[_DONE] += 1
             if look_out is not None:
-                look_out(self._words, _DONE, _GIVEN, seen)
+                with suppress(Exception):  # who waits looks out too, and tells
+                    look_out(self._words, _GIVEN, self._taken)
 
     def _next(self) -> _Given | None:
         """None where nothing is left to do: who gives more from now on has to wake this thread."""
         with self._turn:
             self._is_awake = bool(self._given)
+            self._taken += self._is_awake
             return self._given.popleft() if self._given else None
 
 

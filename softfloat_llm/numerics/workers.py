@@ -110,9 +110,9 @@ class Worker:
         assert self._process.stdout is not None
         try:
             _look_out(self._process.stdout, self._awake)
-            error = pickle.load(self._process.stdout)
+            error, shape, dtype = pickle.load(self._process.stdout)
             if error is None:
-                out[...] = _array_from(self._process.stdout, out.shape, out.dtype)
+                out[...] = _array_from(self._process.stdout, shape, np.dtype(dtype))
         except Exception:  # what it wrote is no answer, or it has ended
             self._process.kill()  # of one that has ended, it changes nothing
             raise SoftfloatError(
@@ -175,7 +175,7 @@ def _look_out(pipe: IO[bytes], seconds: float) -> None:
 
 
 def _put(pipe: IO[bytes], word: Any, array: Array | None = None) -> None:
-    """A word, and the bytes of an array, of which the other end knows the shape."""
+    """A word, which tells the shape of an array if one follows, and its bytes."""
     pickle.dump(word, pipe, protocol=pickle.HIGHEST_PROTOCOL)
     if array is not None:
         pipe.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -212,10 +212,12 @@ def work(awake: float) -> None:
             a = _array_from(source, shape, told[dtype])
         except EOFError:
             return
+        answer: tuple[Any, Array | None]
         try:
-            answer: tuple[Any, Array | None] = None, _product(told, a, *question)
+            product = _product(told, a, *question)
+            answer = (None, product.shape, product.dtype.str), product
         except Exception as error:
-            answer = _sendable(error), None
+            answer = (_sendable(error), (), ""), None
         try:
             _put(target, *answer)
         except BrokenPipeError:  # nobody waits for it any more

@@ -9,7 +9,7 @@ from softfloat_llm.llama import attention
 from softfloat_llm.llama.attention import Pending
 from softfloat_llm.llama.hidden import is_hidden
 from softfloat_llm.llama.softmax import score_factor, softmax
-from softfloat_llm.numerics import reduce
+from softfloat_llm.numerics import reduce, small_products
 from softfloat_llm.numerics.carriers import widen
 from softfloat_llm.numerics.crew import ALONE
 from softfloat_llm.numerics.elementwise import factors
@@ -343,6 +343,7 @@ def test_all_groups_in_one_loop_give_what_one_product_for_each_group_gives(words
     assert reduce.grouped_stages(q, k.transpose(1, 2, 0), spec.precision) is not None
     together = attention._grouped(q, k.transpose(1, 2, 0), spec, ALONE)
     monkeypatch.setattr(attention, "_MADE_TOGETHER", 0)
+    monkeypatch.setattr(small_products, "SMALL", 0)  # which is made in that loop too
     one_by_one = attention._grouped(q, k.transpose(1, 2, 0), spec, ALONE)
     for stage in ("acc", "out"):
         assert_same(getattr(together, stage), getattr(one_by_one, stage))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softfloat_llm.numerics import kernels
+from softfloat_llm.numerics import compiled, kernels
 from softfloat_llm.numerics.formats import format_of
 from softfloat_llm.numerics.precision import precision_of
 from softfloat_llm.numerics.rounding import round_to
@@ -14,17 +14,27 @@ pytest.importorskip("numba")
 
 
 @pytest.mark.parametrize("rows", [1, 5, 35])
-@pytest.mark.parametrize("order", ["seq", "pairwise"])
+@pytest.mark.parametrize("order", ["seq", "pairwise", "reverse", "perm:3", "blocked:8 > lanes:2"])
 @pytest.mark.parametrize("text", ["bf16,acc=f32", "f16,acc=f32", "bf16,acc=f32,product=f32", "f16,acc=f16"])
-def test_codes_are_widened_on_the_way_to_the_same_bits(text, order, rows):
+def test_codes_are_widened_on_the_way_to_the_same_bits(text, order, rows, monkeypatch):
+    looked_at: list[bool] = []
+
+    class Seen(dict):
+        def __getitem__(self, dtype):
+            looked_at.append(True)
+            return super().__getitem__(dtype)
+
+    for steps in (compiled.CompiledNative, compiled.CompiledFused):
+        monkeypatch.setattr(steps, "_of_codes", Seen(steps._of_codes))
     at = precision_of(f"storage={text},order={order}")
     rng, fmt = np.random.default_rng(rows), format_of(text.split(",")[0])
     a = round_to(rng.standard_normal((rows, 67)), fmt).astype(fmt.dtype)
-    b = round_to(rng.standard_normal((67, 451)) * 2.0 ** rng.integers(-20, 3, 451), fmt).astype(fmt.dtype)
+    b = round_to(rng.standard_normal((67, 1003)) * 2.0 ** rng.integers(-20, 3, 1003), fmt).astype(fmt.dtype)
     b[:, 3], b[5], a[0, 2] = 0.0, -0.0, fmt.smallest_subnormal
     expected = kernels.matmul(a, b, at)
     for workers in (1, 2, 3):
         assert kernels.matmul(a, b, at, backend="numba", workers=workers).tobytes() == expected.tobytes()
+    assert bool(looked_at) == ("acc=f32" in text)
     b[7, 9] = np.inf
     found, expected = kernels.matmul(a, b, at, backend="numba", workers=2), kernels.matmul(a, b, at)
     np.testing.assert_array_equal(found, expected)

@@ -311,7 +311,7 @@ def test_too_few_files_for_another_process_or_its_matrices_is_told_with_what_to_
     a, b = operands("f16")
     too_many = OSError(errno.EMFILE, "Too many open files")
     with Crew(2, least=0) as crew, monkeypatch.context() as patch:
-        patch.setattr("softfloat_llm.numerics.workers.pickle.load", lambda _: too_many)
+        patch.setattr("softfloat_llm.numerics.workers.pickle.load", lambda _: (too_many, (), ""))
         with pytest.raises(SoftfloatError, match=r"maps each matrix: Too many open files. .*ulimit -n"):
             crew.matmul(a, b, precision_of("storage=f16,acc=f16"))
         patch.setattr(subprocess, "Popen", Mock(side_effect=too_many))

@@ -242,6 +242,16 @@ def test_the_operands_are_not_changed():
     assert f16.dtype == a.dtype
 
 
+@pytest.mark.parametrize("acc", ["f32", "tf32", "e8m12"])
+def test_sums_in_float32_are_rounded_last_by_one_cast_and_as_by_way_of_float64(acc):
+    at = precision_of(f"storage=f16,acc={acc},output=bf16")
+    assert reduce._is_last_one_cast(at)
+    sums = round_to(np.random.default_rng(5).standard_normal(1 << 16) * 2.0 ** np.linspace(-150, 120, 1 << 16), acc)
+    found = reduce.rounded_output(sums, at)
+    assert found.acc.tobytes() == sums.tobytes()
+    assert found.out.tobytes() == carry(round_wide(sums.astype(np.float64), at.output), at.output).tobytes()
+
+
 @pytest.mark.parametrize("output", ["f16", "bf16", "f32"])
 def test_every_sum_in_f16_is_rounded_last_as_by_way_of_float64(output):
     at = precision_of(f"storage=f16,acc=f16,output={output}")

@@ -41,8 +41,7 @@ def test_what_one_raises_is_raised_and_no_other_goes_on_after_that(failing):
     assert ended.is_set()
 
 
-def _look_out(words, told, watched, old):
-    words[told] += 1
+def _look_out(words, watched, old):
     for _ in range(100):
         if words[watched] != old:
             return
@@ -81,6 +80,50 @@ def test_several_callers_share_the_threads_and_each_has_its_own_parts():
     assert results == [True] * 800
 
 
+def _long_look(words, watched, old):
+    end = time.monotonic() + 5
+    while words[watched] == old and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+@pytest.mark.usefixtures("many_cores")
+def test_a_thread_that_has_more_to_do_does_not_look_out_for_it():
+    others_have_given, has_given = threading.Event(), threading.Semaphore(0)
+
+    def work(part: str) -> None:
+        if part == "theirs, first":
+            others_have_given.wait(5)
+        elif part == "mine":
+            has_given.release()
+
+    def call(theirs: str) -> None:
+        share(work, ["mine", theirs], 2, _long_look)
+
+    callers = [threading.Thread(target=call, args=(theirs,)) for theirs in ("theirs, first", "theirs", "theirs")]
+    began = time.monotonic()
+    for each in callers:
+        each.start()
+        assert has_given.acquire(timeout=5)
+    others_have_given.set()
+    for each in callers:
+        each.join()
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.usefixtures("many_cores")
+def test_a_look_that_fails_is_told_once_all_have_ended_and_nothing_hangs():
+    def broken_look(words, watched, old):
+        raise ZeroDivisionError
+
+    for _ in range(3):
+        done: list[int] = []
+        with pytest.raises(ZeroDivisionError):
+            share(done.append, [0, 1], 2, broken_look)
+        assert sorted(done) == [0, 1]
+    share(done.append, [2, 3], 2)
+    assert sorted(done) == [0, 1, 2, 3]
+
+
 @pytest.mark.usefixtures("many_cores")
 def test_a_thread_that_looks_out_has_let_go_of_what_it_was_given():
     class Work:
@@ -89,8 +132,7 @@ def test_a_thread_that_looks_out_has_let_go_of_what_it_was_given():
 
     looks = threading.Event()
 
-    def long_look(words, told, watched, old):
-        words[told] += 1
+    def long_look(words, watched, old):
         if threading.current_thread() is not threading.main_thread():
             looks.wait(5)
 
@@ -98,7 +140,10 @@ def test_a_thread_that_looks_out_has_let_go_of_what_it_was_given():
     gone = weakref.ref(work)
     share(work, [0, 1], 2, long_look)
     del work
-    time.sleep(0.05)
+    for _ in range(1000):
+        if gone() is None:
+            break
+        time.sleep(0.005)
     assert gone() is None
     looks.set()
 
