@@ -5,7 +5,7 @@ A verb is a function with plain parameters and parameters whose type is a group,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -199,6 +199,14 @@ def quoted(word: str) -> str:
     import shlex
 
     return shlex.quote(word)
+
+
+def with_prompt(words: Sequence[str], prompt: str | None, options: Sequence[str]) -> str:
+    """A command's words, its prompt and its options; a prompt that looks like one of those goes behind them."""
+    if prompt is None:
+        return " ".join([*words, *options])
+    last = ["--", quoted(prompt)] if prompt.startswith("-") else []
+    return " ".join([*words, *([] if last else [quoted(prompt)]), *options, *last])
 
 
 # --- groups in a signature ------------------------------------------------------------------------------------------

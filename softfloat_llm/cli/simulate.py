@@ -24,6 +24,7 @@ from softfloat_llm.cli.options import (
     PrecisionFlags,
     grouped,
     quoted,
+    with_prompt,
 )
 from softfloat_llm.cli.screen import announce, answer_of, say, show, show_json, sized, watched
 from softfloat_llm.cli.simulate_prompts import Batch, simulate_prompts
@@ -138,12 +139,11 @@ class _Asked(NamedTuple):
         passes, against = self.passes, self.beside.against
         if self.kept.save is not None and passes.steps > 1:
             return " ".join(["softfloat-llm taps", *([f"--model {quoted(passes.model)}"] if passes.model else [])])
-        words = ["simulate", *([] if self.prompt is None else [quoted(self.prompt)]), *self.precision.words()]
-        words += [*passes.words(), *self.talk.words()]
+        words = [*self.precision.words(), *passes.words(), *self.talk.words()]
         words += [] if against is None else [f"--against {quoted(against)}"]
-        if passes.steps > 1:
-            return " ".join([*words, f"--steps {passes.steps} --save RUN"])
-        return " ".join([*words, "--steps 20" if against == NO_REFERENCE else "--steps 20 --teacher reference"])
+        further = "--steps 20" if against == NO_REFERENCE else "--steps 20 --teacher reference"
+        words += [f"--steps {passes.steps} --save RUN" if passes.steps > 1 else further]
+        return with_prompt(["simulate"], self.prompt, words)
 
 
 def _simulate_one(asked: _Asked, claims: Sequence[str], output: OutputFlags) -> list[str]:

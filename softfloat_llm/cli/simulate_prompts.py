@@ -11,7 +11,7 @@ import typer
 from softfloat_llm.analysis.compare import compare
 from softfloat_llm.analysis.names import named
 from softfloat_llm.batches import simulate_batch
-from softfloat_llm.cli.options import REFERENCE, OutputFlags, PassFlags, PrecisionFlags, prompts_in, quoted
+from softfloat_llm.cli.options import REFERENCE, OutputFlags, PassFlags, PrecisionFlags, prompts_in, quoted, with_prompt
 from softfloat_llm.cli.screen import answer_of, say, show, show_json, sized, watched
 from softfloat_llm.io.folders import bytes_in
 from softfloat_llm.recipe import Recipe
@@ -66,7 +66,7 @@ class Batch(NamedTuple):
         flipped = next((one.run for one in answered if one.flips), None)
         words = [*self.precision.words(), *self.passes.words()]
         if flipped is not None:
-            return " ".join(["simulate", quoted(flipped.text_of(flipped.prompt_tokens)), *words])
+            return with_prompt(["simulate"], flipped.text_of(flipped.prompt_tokens), words)
         return " ".join(
             ["simulate --prompts", quoted(self.prompts), *words, f"--steps {4 * max(1, self.passes.steps)}"]
         )

@@ -1,5 +1,7 @@
 """Functions as machine code, and the single instructions in them that Python has no word for.
 
+What is compiled is kept until the file changes that it stands in: after a change here, touch those that use it.
+
 Nothing is fast-math: LLVM neither reorders nor contracts, so that each `+` and `*` of a function that is `compiled` is
 one IEEE operation of its type, and `fma` is one fused operation.
 """
@@ -12,14 +14,24 @@ from typing import Any, TypeVar, cast
 import numba
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """The function as machine code for the types that it is called with, kept between runs; it lets go of the lock."""
+    """The function as machine code for the types that it is called with, kept between runs; it lets go of the lock.
+
+    numba finds what it has kept by what the function closes over, too. It would not find it by other `compiled` ones,
+    which are new ones in each process: those that it closes over are `inner` ones.
+    """
     return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+
+
+def inner(function: F) -> F:
+    """The function itself, which compiled ones can call."""
+    same: F = register_jitable(error_model="numpy")(function)
+    return same
 
 
 def _instruction(result: Any, *arguments: Any, emit: Callable[..., Any]) -> Any:

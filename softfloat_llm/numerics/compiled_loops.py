@@ -17,6 +17,7 @@ from softfloat_llm.numerics.compiled_instructions import (
     float64,
     fma,
     give_way,
+    inner,
     seen,
     word32,
 )
@@ -35,13 +36,13 @@ _EXPONENT = int(EXPONENT_MASK)
 # --- codes ------------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@inner
 def _bf16(code: Any) -> Any:
     """The word of the float32 of a code: it is the upper half."""
     return np.uint32(code) << np.uint32(16)
 
 
-@compiled
+@inner
 def _f16(code: Any) -> Any:
     """The word of the float32 of a code: see `operands.from_spread_f16`."""
     magnitude = np.uint32(code & 0x7FFF)
@@ -61,7 +62,7 @@ def grid_of(fmt: Format) -> Grid:
     return fmt.smallest_normal, 1.5 * 2.0 ** (53 - fmt.precision), fmt.max
 
 
-@compiled
+@inner
 def _round(t: float, grid: Grid) -> float:
     """t rounded as `tiles.Rounder` does: ties to even, the sign of a zero kept, infinite beyond the largest value."""
     lowest, factor, largest = grid
@@ -72,7 +73,7 @@ def _round(t: float, grid: Grid) -> float:
     return signed
 
 
-@compiled
+@inner
 def _sum_to_odd(x: float, y: float) -> float:
     """x + y to 53 bits, rounded to odd: to round it again to at most 51 bits is to round the exact sum.
 
@@ -92,36 +93,36 @@ def _sum_to_odd(x: float, y: float) -> float:
 # --- chains: acc = R(acc + term) for each k in turn -------------------------------------------------------------------
 
 
-@compiled
+@inner
 def _exact(x: float, y: float, product: Grid) -> float:
     """A product of two values of at most 24 bits: exact in float64."""
     return np.float64(x) * np.float64(y)
 
 
-@compiled
+@inner
 def _rounded(x: float, y: float, product: Grid) -> float:
     return _round(np.float64(x) * np.float64(y), product)
 
 
-@compiled
+@inner
 def nearest(acc: float, term: float, grid: Grid) -> float:
     """R(acc + term) where rounding to 53 bits first is harmless: `narrow_steps.Narrow` says when."""
     return _round(acc + term, grid)
 
 
-@compiled
+@inner
 def once(acc: float, term: float, grid: Grid) -> float:
     """R(acc + term), always."""
     return _round(_sum_to_odd(acc, term), grid)
 
 
-@compiled
+@inner
 def in_float32(acc: float, term: float, grid: Grid) -> np.float32:
     """acc + term in float32, for a term that is a float32 value."""
     return np.float32(acc) + np.float32(term)
 
 
-@compiled
+@inner
 def in_float64(acc: float, term: float, grid: Grid) -> float:
     """acc + term in float64."""
     return acc + term
@@ -130,7 +131,7 @@ def in_float64(acc: float, term: float, grid: Grid) -> float:
 def _chain(term_of: Callable[..., float], step: Callable[..., Any]) -> Callable[..., None]:
     """A loop over strips, rows, terms and columns (first to before last). acc (M, n), left (K, M), right (K, n)."""
 
-    @compiled
+    @inner
     def chain(acc: Array, left: Array, right: Array, product: Grid, grid: Grid, first: int, last: int) -> None:
         for start in range(first, last, _STRIP):
             stop = min(start + _STRIP, last)
@@ -144,11 +145,12 @@ def _chain(term_of: Callable[..., float], step: Callable[..., Any]) -> Callable[
     return chain
 
 
-CHAINS = {
+_CHAINS = {
     (is_rounded, step): _chain(_rounded if is_rounded else _exact, step)
     for is_rounded in (False, True)
     for step in (nearest, once, in_float32, in_float64)
 }
+CHAINS = {which: compiled(chain) for which, chain in _CHAINS.items()}
 
 
 @compiled
@@ -160,13 +162,13 @@ def join(acc: Array, other: Array, grid: Grid) -> None:
             acc[row, i] = _round(acc[row, i] + other[row, i], grid)
 
 
-@compiled
+@inner
 def _plain(acc: Any, x: Any, y: Any) -> Any:
     """The product and the sum each rounded to the type of all three."""
     return acc + x * y
 
 
-@compiled
+@inner
 def _fused(acc: Any, x: Any, y: Any) -> Any:
     return fma(x, y, acc)
 
@@ -181,7 +183,7 @@ def _multiplied_in(step: Callable[..., Any]) -> tuple[Loop, dict[Any, Loop]]:
     once for them. The other loops, by dtype, take right as its codes.
     """
 
-    @compiled
+    @inner
     def part(acc: Array, left: Array, right: Array, start: int, stop: int, before: int) -> None:
         """Some columns. right (K, n - before) lacks so many of the first ones."""
         terms = len(left)
@@ -240,7 +242,7 @@ fused_multiply_add, fused_multiply_add_codes = _multiplied_in(_fused)
 # --- chains rounded by underflow -------------------------------------------------------------------------------------
 
 
-@compiled
+@inner
 def _exactly(strip: Array, sums: Array, left: Array, right: Array, row: int, begin: int, rounds: Any) -> None:
     """One round of `underflow_rounding.UnderflowSteps`, and its exact products.
 
@@ -273,7 +275,7 @@ def _exactly(strip: Array, sums: Array, left: Array, right: Array, row: int, beg
             strip[i] = (t * down[k + 3]) * back[k + 3] - t
 
 
-@compiled
+@inner
 def _of_rounded(strip: Array, sums: Array, left: Array, right: Array, row: int, begin: int, rounds: Any) -> None:
     """The same with products that are rounded so too."""
     factors, down, back, first_down, first_back = rounds
@@ -326,7 +328,7 @@ def _by_underflow(steps: Callable[..., None], chain: Callable[..., None]) -> Cal
     return loop
 
 
-@compiled
+@inner
 def _alike(flags: Array) -> int:
     """How many from the first on are as the first."""
     for k in range(len(flags)):
@@ -335,7 +337,7 @@ def _alike(flags: Array) -> int:
     return len(flags)
 
 
-@compiled
+@inner
 def _largest(acc: Array, begin: int, stop: int) -> float:
     """The largest magnitude of some columns."""
     top = 0.0
@@ -345,14 +347,14 @@ def _largest(acc: Array, begin: int, stop: int) -> float:
     return top
 
 
-@compiled
+@inner
 def _scale(strip: Array, factor: float) -> None:
     for i in range(len(strip)):
         strip[i] = strip[i] * factor
 
 
-by_underflow = _by_underflow(_exactly, CHAINS[False, nearest])
-rounded_by_underflow = _by_underflow(_of_rounded, CHAINS[True, nearest])
+by_underflow = _by_underflow(_exactly, _CHAINS[False, nearest])
+rounded_by_underflow = _by_underflow(_of_rounded, _CHAINS[True, nearest])
 
 
 # --- widening ---------------------------------------------------------------------------------------------------------

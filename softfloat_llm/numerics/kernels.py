@@ -56,7 +56,6 @@ _BLOCK = 1 << 19  # bytes of products formed at once: half of a 1 MiB second-lev
 _SMALLEST_BUFFER = 16
 _BY_ROWS = ("narrow", "masked", "fused")  # paths whose steps ask `Products` for rows, not for a whole tile
 _FEW_ROWS = 6  # of a, for which widening b whole takes longer than row by row (benchmarks/bench_forward.py, decode)
-_FEWEST_CODES = 1 << 14  # to look whether all are finite takes longer than to widen them
 _REDONE = 1 << 18  # terms at once of sums that are made again one by one
 
 
@@ -217,10 +216,12 @@ def _right_side(blocks: tuple[Array, ...], job: _Job) -> Operands | StoredRows:
     Few rows of a do, and compiled loops that take codes.
     """
     by_rows = job.path in _BY_ROWS and not job.is_compiled and job.a.shape[0] <= _FEW_ROWS
-    takes_codes = len(blocks) == 1 and job.kit.takes_codes(job.at, job.path) and blocks[0].size >= _FEWEST_CODES
-    if (by_rows or takes_codes) and stay_stored(blocks, job.stored_b, job.at):
-        return StoredRows(blocks, job.stored_b)
-    return _side(blocks, "b", job, job.stored_b)
+    takes_codes = len(blocks) == 1 and job.kit.takes_codes(job.at, job.path)
+    if not (by_rows or takes_codes) or not stay_stored(blocks, job.at):
+        return _side(blocks, "b", job, job.stored_b)
+    if by_rows and not job.stored_b.extent.ends[1] < np.inf:  # `StoredRows.widen` takes finite ones
+        return _side(blocks, "b", job, job.stored_b)
+    return StoredRows(blocks, job.stored_b)
 
 
 def _side(blocks: tuple[Array, ...], name: str, job: _Job, stored: Stored) -> Operands:

@@ -13,7 +13,7 @@ from softfloat_llm.numerics.formats import Array, Float64Array, f32
 from softfloat_llm.numerics.narrow_steps import largest_sum
 from softfloat_llm.numerics.precision import Precision
 from softfloat_llm.numerics.steps import OnTile
-from softfloat_llm.numerics.tiles import Piece, Products, can_round, term_bits
+from softfloat_llm.numerics.tiles import Piece, Products, can_round, is_native, term_bits
 
 _FLOAT32 = np.dtype(np.float32)
 _MOST_BITS = 11  # of the format: 2p + 2 <= 24
@@ -87,7 +87,8 @@ def may_be_in_float32(at: Precision) -> bool:
     if fmt is None or fmt.precision > _MOST_BITS or not can_round(fmt) or term_bits(at) > fmt.precision:
         return False
     is_on_grid = product is None or (can_round(product) and product.smallest_subnormal >= fmt.smallest_subnormal)
-    return is_on_grid and 2 * at.storage.precision <= f32.precision
+    is_rounded = product is None or is_native(product, _FLOAT32) or 2 * product.precision <= f32.precision
+    return is_on_grid and is_rounded and 2 * at.storage.precision <= f32.precision
 
 
 def can_be_in_float32(products: Products, at: Precision, start: Float64Array | None) -> bool:

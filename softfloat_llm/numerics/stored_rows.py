@@ -22,7 +22,7 @@ Rows = slice | npt.NDArray[np.intp]
 
 
 class StoredRows:
-    """One side of a tile, (K, n): blocks (K, n1), (K, n2), ... of bf16 or f16 side by side, all their values finite.
+    """One side of a tile, (K, n): blocks (K, n1), (K, n2), ... of bf16 or f16 side by side.
 
     It stands for `extents.Operands` where rows are enough: see `stay_stored`.
     """
@@ -51,7 +51,10 @@ class StoredRows:
         return type(self)(tuple(block[ks] for block in self.blocks), self.stored)
 
     def widen(self, here: slice, out: Array, words: npt.NDArray[np.int32]) -> None:
-        """out (count, n), float64 or float32, = the values of some rows, exactly. words: room of that shape."""
+        """out (count, n), float64 or float32, = the values of some rows, exactly. words: room of that shape.
+
+        All values are finite.
+        """
         if self._is_cast:
             self._copy(here, out)
             return
@@ -67,11 +70,10 @@ class StoredRows:
             np.copyto(out[:, columns], source[here])
 
 
-def stay_stored(blocks: tuple[Array, ...], stored: Stored, at: Precision) -> bool:
-    """True where blocks (K, n) need not be widened before their rows are asked for: no check, no flush, no infinity."""
+def stay_stored(blocks: tuple[Array, ...], at: Precision) -> bool:
+    """True where blocks (K, n) need not be widened before their rows are asked for: no check, no flush."""
     dtype = blocks[0].dtype
     if dtype not in (bf16.dtype, f16.dtype) or any(block.dtype != dtype for block in blocks):
         return False
     has_rows = all(block.strides[1] == block.itemsize or block.shape[1] == 1 for block in blocks)
-    is_as_it_is = has_rows and not needs_check(dtype, at.storage) and "daz" not in at.subnormals.storage
-    return is_as_it_is and bool(stored.extent.largest.max(initial=0.0) < np.inf)
+    return has_rows and not needs_check(dtype, at.storage) and "daz" not in at.subnormals.storage

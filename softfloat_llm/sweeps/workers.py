@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,10 +55,14 @@ def rows_of(
 def _on_cluster(cells: Sequence[tuple[Cell, Model]], how: How, scheduler: str, tick: Tick) -> Iterator[Row]:
     """Each model is sent once; tasks are named by their cells, so that none is done twice."""
     dask = _distributed()
+    if re.fullmatch(r"(\w+://)?[^/]+:\d+", scheduler) is None:
+        raise SweepError(f"--scheduler {scheduler!r} is no address: it looks like tcp://HOST:PORT.")
     try:
         client = dask.Client(scheduler, timeout=PATIENCE_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        raise SweepError(f"The Dask scheduler {scheduler} cannot be reached: {why(error)}.") from None
+        raise SweepError(
+            f"The Dask scheduler {scheduler} cannot be reached: {why(error)}. Is `dask scheduler` running?"
+        ) from None
     with client, client.as_current():
         sent = {name: _sent(client, model) for name, model in {cell.model: model for cell, model in cells}.items()}
         futures = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,13 @@ def prompts(tmp_path: Path) -> Path:
     path = tmp_path / "prompts.txt"
     path.write_text(PROMPTS)
     return path
+
+
+def test_a_prompt_that_looks_like_an_option_goes_behind_them_in_what_is_next(console: Console) -> None:
+    said = console("simulate", "--storage", "bf16", "--", "-5 degrees").out
+    line = next(line for line in said.splitlines() if line.startswith("next "))
+    assert line.endswith(" -- '-5 degrees'")
+    assert console(*shlex.split(line)[1:]).code == 0
 
 
 def test_each_prompt_has_a_row_and_the_first_that_flips_is_next(console: Console, prompts: Path) -> None:

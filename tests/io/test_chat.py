@@ -35,6 +35,7 @@ LLAMA2 = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}
 {% endfor %}
 {{ {'b': ['é', 1], 'a': none} | tojson }}"""
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+_TOO_LONG = "more than 5 seconds|within 15 seconds"  # the latter where others have the core
 
 
 def template(text: str) -> ChatTemplate:
@@ -113,13 +114,13 @@ def test_a_template_that_is_none_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "more than 5 seconds"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", _TOO_LONG),
         ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
         ("{{ 'a' * 10**10 }}", "512 MB"),
         ("{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}",
          "512 MB"),
         ("{% for i in range(99999) %}{{ 'aaaaaaaaaaaaaaaaaaaa' }}{% endfor %}", "more than 1000000 characters"),
-        ("{{ 9**(9**9) }}", "more than 5 seconds or 512 MB"),
+        ("{{ 9**(9**9) }}", _TOO_LONG),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "without end"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),

@@ -126,6 +126,15 @@ def test_the_values_decide_between_the_forms(text, a, b, expected):
     assert same(kernels.matmul(left, right, at), evident(left, right, at))
 
 
+@pytest.mark.parametrize("text", ["storage=e4m3fn,product=e5m12,acc=bf16", "storage=e2m1fn,product=e7m17,acc=tf32"])
+def test_terms_that_are_rounded_to_more_bits_than_float32_can_round_are_made_otherwise(text):
+    at = precision_of(text)
+    rng = np.random.default_rng(6)
+    a, b = (round_to(rng.standard_normal(shape), at.storage) for shape in ((3, 40), (40, 70)))
+    assert not may_be_in_float32(at)
+    assert np.array_equal(kernels.matmul(a, b, at), evident(a, b, at))
+
+
 def test_formats_of_more_bits_and_products_below_the_grid_are_not_asked_about():
     assert may_be_in_float32(precision_of("storage=f16,acc=f16,product=f16"))
     for text in (

@@ -207,6 +207,13 @@ def test_a_scheduler_that_is_not_there_is_told_of(tmp_path, monkeypatch):
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.parametrize("address", ["localhost", "tcp://localhost", "", "tcp://:8786", "tcp//localhost:8786"])
+def test_an_address_of_another_form_is_refused_before_anybody_is_asked(address, tmp_path):
+    pytest.importorskip("distributed")
+    with pytest.raises(SweepError, match="tcp://HOST:PORT"):
+        sweep(Grid(), tmp_path, scheduler=address)
+
+
 def test_the_answer_shows_errors_first_and_a_map_of_flips(tmp_path):
     found = sweep(SMALL, tmp_path)
     text = str(found)
