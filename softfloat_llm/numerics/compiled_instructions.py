@@ -23,7 +23,8 @@ def compiled(function: F) -> F:
     """The function as machine code for the types that it is called with, kept between runs; it lets go of the lock.
 
     numba finds what it has kept by what the function closes over, too. It would not find it by other `compiled` ones,
-    which are new ones in each process: those that it closes over are `inner` ones.
+    which are new ones in each process: those that it closes over are `inner` ones. And it links what it finds by names:
+    functions that are made by one of ours are `named` by what they close over.
     """
     return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
 
@@ -32,6 +33,21 @@ def inner(function: F) -> F:
     """The function itself, which compiled ones can call."""
     same: F = register_jitable(error_model="numpy")(function)
     return same
+
+
+def named(*closed_over: Callable[..., Any]) -> Callable[[F], F]:
+    """A decorator that makes a function's name say which functions it closes over.
+
+    numba 0.68 tells functions of one name apart by a number that it gives them in each process: two that were kept by
+    different processes may have the same, and one is then linked in place of the other.
+    """
+
+    def decorate(function: F) -> F:
+        function.__name__ = "_".join([function.__name__, *(each.__name__.strip("_") for each in closed_over)])
+        function.__qualname__ = function.__qualname__.rpartition(".")[0] + "." + function.__name__
+        return function
+
+    return decorate
 
 
 def _instruction(result: Any, *arguments: Any, emit: Callable[..., Any]) -> Any:

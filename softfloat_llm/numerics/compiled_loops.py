@@ -18,6 +18,7 @@ from softfloat_llm.numerics.compiled_instructions import (
     fma,
     give_way,
     inner,
+    named,
     seen,
     word32,
 )
@@ -132,6 +133,7 @@ def _chain(term_of: Callable[..., float], step: Callable[..., Any]) -> Callable[
     """A loop over strips, rows, terms and columns (first to before last). acc (M, n), left (K, M), right (K, n)."""
 
     @inner
+    @named(term_of, step)
     def chain(acc: Array, left: Array, right: Array, product: Grid, grid: Grid, first: int, last: int) -> None:
         for start in range(first, last, _STRIP):
             stop = min(start + _STRIP, last)
@@ -184,6 +186,7 @@ def _multiplied_in(step: Callable[..., Any]) -> tuple[Loop, dict[Any, Loop]]:
     """
 
     @inner
+    @named(step)
     def part(acc: Array, left: Array, right: Array, start: int, stop: int, before: int) -> None:
         """Some columns. right (K, n - before) lacks so many of the first ones."""
         terms = len(left)
@@ -201,6 +204,7 @@ def _multiplied_in(step: Callable[..., Any]) -> tuple[Loop, dict[Any, Loop]]:
                     strip[i] = step(step(step(step(strip[i], x0, y0[i]), x1, y1[i]), x2, y2[i]), x3, y3[i])
 
     @compiled
+    @named(part)
     def loop(acc: Array, left: Array, right: Array, first: int, last: int) -> None:
         for start in range(first, last, _STRIP):
             part(acc, left, right, start, min(start + _STRIP, last), 0)
@@ -216,6 +220,7 @@ def _of_codes(part: Loop, word_of: Callable[..., Any]) -> Loop:
     """
 
     @compiled
+    @named(part, word_of)
     def loop(acc: Array, left: Array, codes: Array, first: int, last: int) -> None:
         terms, wide = len(left), np.empty((4, _NARROW_STRIP), np.float32)
         for top in range(0, len(acc), _ROWS):
@@ -297,6 +302,7 @@ def _by_underflow(steps: Callable[..., None], chain: Callable[..., None]) -> Cal
     """
 
     @compiled
+    @named(steps, chain)
     def loop(
         acc: Array, sums: Array, left: Array, right: Array, rounds: Any, ends: Any, bounds: Any, grids: Any,
         first: int, last: int,
@@ -364,6 +370,7 @@ def _widening(word_of: Callable[..., Any]) -> tuple[Callable[..., None], Callabl
     """Two loops to words uint32 (K, n): from codes uint16 (K, n), and from pairs of codes uint32 (K/2, n)."""
 
     @compiled
+    @named(word_of)
     def one_by_one(codes: Array, wide: Array) -> None:
         rows, columns = codes.shape
         for k in range(rows):
@@ -372,6 +379,7 @@ def _widening(word_of: Callable[..., Any]) -> tuple[Callable[..., None], Callabl
                 words[n] = word_of(row[n])
 
     @compiled
+    @named(word_of)
     def in_pairs(pairs: Array, wide: Array) -> None:
         rows, columns = pairs.shape
         for k in range(rows):

@@ -45,22 +45,38 @@ def test_codes_are_widened_on_the_way_to_the_same_bits(text, order, rows, monkey
     np.testing.assert_array_equal(found, expected)
 
 
+_KINDS = (
+    "storage=f32,acc=f32", "storage=f32,acc=f32,product=f32", "storage=bf16,acc=f32", "storage=f16,acc=f32,product=f32",
+    "storage=f16,acc=f16", "storage=f16,acc=f16,product=f16", "storage=bf16,acc=e8m12",
+)  # fmt: skip
 _PRODUCTS = """
+import hashlib, sys
 import numpy as np
 from softfloat_llm.numerics.kernels import matmul
 from softfloat_llm.numerics.precision import precision_of
-a, b = np.ones((5, 64), np.float16), np.ones((64, 900), np.float16)
-for words in ("acc=f32", "acc=f16", "acc=f16,product=f16"):
-    for right in (b, b.copy("F")):
-        matmul(a, right, precision_of("storage=f16," + words), backend="numba", workers=2)
+from softfloat_llm.numerics.rounding import round_to
+for words in sys.argv[2:]:
+    at, rng = precision_of(words), np.random.default_rng(7)
+    a, b = (round_to(rng.standard_normal(shape), at.storage).astype(at.storage.dtype) for shape in ((5, 60), (60, 900)))
+    for right in (b, np.asfortranarray(b)):
+        print(hashlib.sha256(matmul(a, right, at, backend=sys.argv[1], workers=2).tobytes()).hexdigest())
 """
 
 
-def test_what_was_compiled_is_found_by_the_next_process(tmp_path):
-    kept: list[dict[str, int]] = []
-    for _ in range(2):
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-        subprocess.run([sys.executable, "-c", _PRODUCTS], check=True, env=environment)
-        kept.append({str(path): path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb*")})
-    assert len(kept[0]) > 4
-    assert kept[1] == kept[0]
+def test_what_processes_have_compiled_is_found_by_another_and_not_taken_for_something_else(tmp_path):
+    def told(*words: str) -> str:
+        command, environment = (
+            [sys.executable, "-c", _PRODUCTS, *words],
+            os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+        )
+        return subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout
+
+    def kept() -> dict[str, int]:
+        return {str(path): path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb*")}
+
+    for words in _KINDS:
+        told("numba", words)
+    before = kept()
+    assert len(before) > len(_KINDS)
+    assert told("numba", *_KINDS) == told("numpy", *_KINDS)
+    assert kept() == before

@@ -111,7 +111,7 @@ def test_results_lie_in_the_carrier_dtype_and_scalars_are_python_floats():
 
 def test_exp_wide_and_its_kin_are_the_functions_without_the_carrier():
     x = np.random.default_rng(8).uniform(0, 9, (4, 300))
-    for name in ("exp", "sigmoid", "rsqrt"):
+    for name in ("exp", "rsqrt"):
         wide = getattr(functions, f"{name}_wide")(x, bf16, "toward_zero")
         assert wide.dtype == np.float64
         np.testing.assert_array_equal(wide, getattr(functions, name)(x, bf16, "toward_zero").astype(np.float64))
