@@ -51,8 +51,8 @@ IN_NUMERICS = [
     "adders", "mkl_orders", "order_text", "orders", "precision", "fused", "extents", "operands", "accumulate",
     "native_sums", "partials", "scaled", "side_by_side", "stored_rows", "threads", "einsum_loops", "tiles",
     "underflow_rounding", "steps", "narrow_steps", "narrow_in_float32", "masked_steps", "paths", "small_products",
-    "exact_products", "compiled_instructions", "compiled_loops", "compiled", "kernels", "mapped", "workers", "crew",
-    "reduce",
+    "exact_products", "compiled_instructions", "compiled_widening", "compiled_loops", "compiled", "kernels", "mapped",
+    "workers", "crew", "reduce",
 ]  # fmt: skip
 
 HIDDEN_SUMS = {

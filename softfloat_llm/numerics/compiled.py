@@ -13,7 +13,6 @@ import numpy as np
 
 from softfloat_llm.numerics.compiled_loops import (
     CHAINS,
-    WIDENING,
     by_underflow,
     fused_multiply_add,
     fused_multiply_add_codes,
@@ -28,6 +27,7 @@ from softfloat_llm.numerics.compiled_loops import (
     once,
     rounded_by_underflow,
 )
+from softfloat_llm.numerics.compiled_widening import WIDENING
 from softfloat_llm.numerics.formats import Array, Float64Array, f32
 from softfloat_llm.numerics.narrow_steps import Narrow
 from softfloat_llm.numerics.operands import has_even_columns, turned_pairs, widened

@@ -20,9 +20,9 @@ from softfloat_llm.numerics.compiled_instructions import (
     inner,
     named,
     seen,
-    word32,
 )
-from softfloat_llm.numerics.formats import Array, Format, bf16, f16
+from softfloat_llm.numerics.compiled_widening import WORDS
+from softfloat_llm.numerics.formats import Array, Format
 
 Grid = tuple[float, float, float]
 """What `_round` needs of a format: see `grid_of`."""
@@ -32,27 +32,6 @@ _NARROW_STRIP = 192  # columns: four rows of them, widened, leave room there for
 _ROWS = 16  # of acc, whose sums stay in the second-level cache while all terms enter
 _AHEAD = 12  # rows: fetched so early, they are there when they are needed
 _EXPONENT = int(EXPONENT_MASK)
-
-
-# --- codes ------------------------------------------------------------------------------------------------------------
-
-
-@inner
-def _bf16(code: Any) -> Any:
-    """The word of the float32 of a code: it is the upper half."""
-    return np.uint32(code) << np.uint32(16)
-
-
-@inner
-def _f16(code: Any) -> Any:
-    """The word of the float32 of a code: see `operands.from_spread_f16`."""
-    magnitude = np.uint32(code & 0x7FFF)
-    exact = float32(magnitude << np.uint32(13)) * np.float32(2.0**112)
-    word = word32(exact) | (np.uint32(0x7F80_0000) if magnitude >= 0x7C00 else np.uint32(0))
-    return word | (np.uint32(code & 0x8000) << np.uint32(16))
-
-
-WORDS = {bf16.dtype: _bf16, f16.dtype: _f16}
 
 
 # --- rounding ---------------------------------------------------------------------------------------------------------
@@ -361,38 +340,6 @@ def _scale(strip: Array, factor: float) -> None:
 
 by_underflow = _by_underflow(_exactly, _CHAINS[False, nearest])
 rounded_by_underflow = _by_underflow(_of_rounded, _CHAINS[True, nearest])
-
-
-# --- widening ---------------------------------------------------------------------------------------------------------
-
-
-def _widening(word_of: Callable[..., Any]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Two loops to words uint32 (K, n): from codes uint16 (K, n), and from pairs of codes uint32 (K/2, n)."""
-
-    @compiled
-    @named(word_of)
-    def one_by_one(codes: Array, wide: Array) -> None:
-        rows, columns = codes.shape
-        for k in range(rows):
-            row, words = codes[k], wide[k]
-            for n in range(columns):
-                words[n] = word_of(row[n])
-
-    @compiled
-    @named(word_of)
-    def in_pairs(pairs: Array, wide: Array) -> None:
-        rows, columns = pairs.shape
-        for k in range(rows):
-            words, even, odd = pairs[k], wide[2 * k], wide[2 * k + 1]
-            for n in range(columns):
-                even[n] = word_of(words[n] & np.uint32(0xFFFF))
-            for n in range(columns):
-                odd[n] = word_of(words[n] >> np.uint32(16))
-
-    return one_by_one, in_pairs
-
-
-WIDENING = {dtype: _widening(word_of) for dtype, word_of in WORDS.items()}
 
 
 # --- threads ----------------------------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.mapped import Mapped, Storage, place_in_file
 from softfloat_llm.numerics.paths import path_of
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.side_by_side import SideBySide, side_by_side
+from softfloat_llm.numerics.side_by_side import SideBySide, as_one, side_by_side
 from softfloat_llm.numerics.threads import cores
-from softfloat_llm.numerics.workers import Places, Question, Worker, as_one, opened
+from softfloat_llm.numerics.workers import Places, Question, Worker, opened
 
 LEAST = 1 << 18
 """Multiplications below which a matrix product is made alone: half of NumPy's steps of a narrow accumulator then take a

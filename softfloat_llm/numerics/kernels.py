@@ -217,11 +217,10 @@ def _right_side(blocks: tuple[Array, ...], job: _Job) -> Operands | StoredRows:
     """
     by_rows = job.path in _BY_ROWS and not job.is_compiled and job.a.shape[0] <= _FEW_ROWS
     takes_codes = len(blocks) == 1 and job.kit.takes_codes(job.at, job.path)
-    if not (by_rows or takes_codes) or not stay_stored(blocks, job.at):
-        return _side(blocks, "b", job, job.stored_b)
-    if by_rows and not job.stored_b.extent.ends[1] < np.inf:  # `StoredRows.widen` takes finite ones
-        return _side(blocks, "b", job, job.stored_b)
-    return StoredRows(blocks, job.stored_b)
+    can_stay = (by_rows or takes_codes) and stay_stored(blocks, job.at)
+    if can_stay and (takes_codes or job.stored_b.extent.ends[1] < np.inf):  # `StoredRows.widen` takes finite ones
+        return StoredRows(blocks, job.stored_b)
+    return _side(blocks, "b", job, job.stored_b)
 
 
 def _side(blocks: tuple[Array, ...], name: str, job: _Job, stored: Stored) -> Operands:

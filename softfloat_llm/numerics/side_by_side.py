@@ -70,7 +70,12 @@ class SideBySide:
 
 def side_by_side(b: Array | SideBySide) -> SideBySide:
     """b itself, or as its only part."""
-    return b if isinstance(b, SideBySide) else SideBySide((b,), b)
+    return b if isinstance(b, SideBySide) else as_one((b,))
+
+
+def as_one(blocks: tuple[Array, ...]) -> SideBySide:
+    """Blocks (K, n) that lie anywhere; a single one is the whole."""
+    return SideBySide(blocks, blocks[0] if len(blocks) == 1 else None)
 
 
 def joined(blocks: tuple[Array, ...]) -> Array:

@@ -27,7 +27,7 @@ from softfloat_llm.numerics import kernels
 from softfloat_llm.numerics.formats import Array, Float64Array
 from softfloat_llm.numerics.mapped import Mapped
 from softfloat_llm.numerics.precision import Precision
-from softfloat_llm.numerics.side_by_side import SideBySide
+from softfloat_llm.numerics.side_by_side import SideBySide, as_one
 
 _AWAKE = 0.005
 """Seconds that one who waits looks out for what is to come before it sleeps: longer than what lies between two products
@@ -47,10 +47,6 @@ def opened(places: Places) -> tuple[Array, ...]:
 
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _INSTEAD = "Try --workers 1, or let a process open more files (ulimit -n)."
-
-
-def as_one(blocks: tuple[Array, ...]) -> SideBySide:
-    return SideBySide(blocks, blocks[0] if len(blocks) == 1 else None)
 
 
 class Question(NamedTuple):
